@@ -1,0 +1,276 @@
+"""Every plot of the book. Each function takes plain data and returns the Figure; none trains, loads or shows.
+
+Where several seeds were run, a line is their median and the band reaches from the smallest to the largest.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from .style import INK, PALETTE, SEQUENTIAL
+
+INIT_TITLES = {"default": "PyTorch's default", "he": "He initialisation", "xavier": "Xavier initialisation"}
+
+OTHERS = (PALETTE["violet"], PALETTE["ochre"], PALETTE["neutral"])
+
+
+def network_colour(name: str) -> str:
+    """Return the colour of a network by the kind in its name: `highway-50` has that of highway."""
+    return PALETTE.get(name.partition("-")[0], PALETTE["neutral"])
+
+
+def _full_range(values: pd.Series) -> tuple[float, float]:
+    return values.min(), values.max()
+
+
+def _network_styles(names: Sequence[str]) -> dict:
+    """Colour by kind; the first network of a kind is drawn solid, the second dashed."""
+    seen: dict[str, int] = {}
+    dashes = {}
+    for name in names:
+        kind = name.partition("-")[0]
+        dashes[name] = ["", (4, 2), (1, 1.5)][min(seen.get(kind, 0), 2)]
+        seen[kind] = seen.get(kind, 0) + 1
+    return {
+        "hue": "network", "style": "network", "hue_order": list(names), "style_order": list(names),
+        "palette": {name: network_colour(name) for name in names}, "dashes": dashes,
+    }  # fmt: skip
+
+
+def _whole_numbers(axis: Axes) -> None:
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _log_loss(axis: Axes) -> None:
+    """A log axis with plain numbers at 1, 2 and 5 times each power of ten."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def plot_curves(
+    history: pd.DataFrame, split: str = "validation", metrics: Sequence[str] = ("loss", "accuracy")
+) -> Figure:
+    """Plot loss and accuracy against epochs.
+
+    `history` is tidy: columns epoch, split, loss, accuracy, and optionally seed, network and init. With `network`,
+    the given `split` is shown, a colour a network and a column an initialisation; without it, as `History.frame`
+    gives it, every split has a line of its own. Raises ValueError if there is nothing to plot.
+    """
+    by_network = "network" in history
+    shown = history[history["split"] == split] if by_network else history
+    if shown.empty:
+        raise ValueError(f"no row of the history has split {split!r}: it has {sorted(set(history['split']))}")
+    inits = list(dict.fromkeys(shown["init"])) if by_network and "init" in shown else [None]
+    figure, axes = plt.subplots(
+        len(metrics), len(inits), figsize=(6.2, 0.6 + 2.3 * len(metrics)), sharex=True, sharey="row", squeeze=False
+    )
+    styles = _network_styles(list(dict.fromkeys(shown["network"]))) if by_network else {
+        "hue": "split", "palette": dict(zip(sorted(set(shown["split"])), OTHERS, strict=False)),
+    }  # fmt: skip
+    for row, metric in zip(axes, metrics, strict=True):
+        for axis, init in zip(row, inits, strict=True):
+            part = shown if init is None else shown[shown["init"] == init]
+            sns.lineplot(
+                part, x="epoch", y=metric, ax=axis, estimator="median", errorbar=_full_range,
+                legend=axis is axes[0, 0], **styles,
+            )  # fmt: skip
+            _whole_numbers(axis)
+            if metric == "loss":
+                _log_loss(axis)
+            if axis in axes[0] and init is not None:
+                axis.set_title(INIT_TITLES.get(init, init))
+    axes[0, 0].legend(title=None)
+    return figure
+
+
+def plot_test_accuracy(history: pd.DataFrame) -> Figure:
+    """Plot the test accuracy of every run as one point, by network and initialisation."""
+    tests = history[history["split"] == "test"]
+    names = list(dict.fromkeys(tests["network"]))
+    inits = list(dict.fromkeys(tests["init"]))
+    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 2.6), sharey=True, squeeze=False)
+    for axis, init in zip(axes[0], inits, strict=True):
+        sns.stripplot(
+            tests[tests["init"] == init], x="accuracy", y="network", hue="network", order=names, hue_order=names,
+            palette={name: network_colour(name) for name in names}, legend=False, jitter=0.18, size=5, ax=axis,
+        )  # fmt: skip
+        axis.set(title=INIT_TITLES.get(init, init), xlabel="test accuracy", ylabel=None)
+    return figure
+
+
+def plot_rate_search(tuning: pd.DataFrame) -> Figure:
+    """Plot the validation accuracy against the learning rate, and ring the rate that was chosen.
+
+    `tuning` has columns network, init, rate, accuracy and chosen; an accuracy of 0 stands for a run that diverged.
+    """
+    inits = list(dict.fromkeys(tuning["init"]))
+    styles = _network_styles(list(dict.fromkeys(tuning["network"])))
+    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 3.0), sharey=True, squeeze=False)
+    for axis, init in zip(axes[0], inits, strict=True):
+        part = tuning[tuning["init"] == init]
+        sns.lineplot(part, x="rate", y="accuracy", ax=axis, legend=axis is axes[0, 0], **styles)
+        for name, colour in styles["palette"].items():
+            rows = part[part["network"] == name]
+            axis.scatter(rows["rate"], rows["accuracy"], s=14, color=colour, zorder=3)
+            best = rows[rows["chosen"]]
+            axis.scatter(
+                best["rate"], best["accuracy"], s=110, facecolors="none", edgecolors=colour, linewidths=1.5, zorder=3
+            )
+        axis.set(xscale="log", title=INIT_TITLES.get(init, init), xlabel="learning rate", ylabel="validation accuracy")
+    axes[0, 0].legend(title=None)
+    return figure
+
+
+def plot_gradient_flow(norms: Mapping[str, Sequence[float]] | pd.DataFrame, title: str | None = None) -> Figure:
+    """Plot the L2 norm of every layer's gradient against the layer, on a log axis.
+
+    `norms` maps a network's name to its norms from the input layer (0) to the output layer (L + 1), or is a tidy frame
+    with columns network, layer and norm, and optionally init (a column each) and seed (a band).
+    """
+    if not isinstance(norms, pd.DataFrame):
+        norms = pd.concat(
+            [pd.DataFrame({"network": name, "layer": np.arange(len(v)), "norm": list(v)}) for name, v in norms.items()],
+            ignore_index=True,
+        )
+    inits = list(dict.fromkeys(norms["init"])) if "init" in norms else [None]
+    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 3.4), sharey=True, squeeze=False)
+    styles = _network_styles(list(dict.fromkeys(norms["network"])))
+    for axis, init in zip(axes[0], inits, strict=True):
+        part = norms if init is None else norms[norms["init"] == init]
+        sns.lineplot(
+            part, x="layer", y="norm", ax=axis, estimator="median", errorbar=_full_range,
+            legend=axis is axes[0, 0], **styles,
+        )  # fmt: skip
+        _whole_numbers(axis)
+        axis.set(yscale="log", xlabel="layer", ylabel="L2 norm of the gradient")
+        if init is not None:
+            axis.set_title(INIT_TITLES.get(init, init))
+    axes[0, 0].legend(title=None)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def plot_gradient_maps(norms: pd.DataFrame) -> Figure:
+    """Plot a heat map of gradient norms, layer by update, for every (network, init), on one common log scale.
+
+    `norms` has columns network, init, step, layer and norm, of one seed. Updates are placed by their order, so that
+    the early ones, which are probed more often, can be told apart.
+    """
+    groups = list(norms.groupby(["init", "network"], sort=False))
+    inits = list(dict.fromkeys(norms["init"]))
+    names = list(dict.fromkeys(norms["network"]))
+    scale = LogNorm(norms.loc[norms["norm"] > 0, "norm"].min(), norms["norm"].max())
+    figure, axes = plt.subplots(
+        len(names), len(inits), figsize=(6.2, 0.5 + 1.9 * len(names)), sharex=True, sharey=True, squeeze=False
+    )
+    for (init, name), part in groups:
+        axis = axes[names.index(name), inits.index(init)]
+        grid = part.pivot(index="layer", columns="step", values="norm")
+        image = axis.imshow(
+            grid.clip(lower=scale.vmin), norm=scale, cmap=SEQUENTIAL, aspect="auto", origin="lower",
+            interpolation="nearest",
+        )  # fmt: skip
+        steps = list(grid.columns)
+        ticks = [i for i, step in enumerate(steps) if step in (0, 1) or i == len(steps) - 1 or step in _decades(steps)]
+        axis.set_xticks(ticks, [str(steps[i]) for i in ticks])
+        axis.set_title(f"{name}, {INIT_TITLES.get(init, init)}", fontsize=10)
+        axis.grid(False)
+    for axis in axes[-1]:
+        axis.set_xlabel("update")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("layer")
+    figure.colorbar(image, ax=axes, label="L2 norm of the gradient", aspect=40)
+    return figure
+
+
+def _decades(steps: Sequence[int]) -> set[int]:
+    """The probed step nearest to each power of ten."""
+    powers = 10 ** np.arange(1, np.log10(max(steps)) + 0.01)
+    return {min(steps, key=lambda step: abs(step - power)) for power in powers if power < max(steps) / 3}
+
+
+def plot_gate_map(gates: np.ndarray, rows: Sequence[str], label: str = "mean of T(x)") -> Figure:
+    """Plot transform gates as a heat map: `gates` is (n, L), with the blocks, from 1, as columns.
+
+    `rows` names every row, or, as a single entry, what the rows are.
+    """
+    figure, axis = plt.subplots(figsize=(6.2, 0.9 + max(0.27 * len(rows), 2.2)))
+    depth = gates.shape[1]
+    image = axis.imshow(
+        gates, aspect="auto", cmap=SEQUENTIAL, vmin=0, interpolation="nearest",
+        extent=(0.5, depth + 0.5, len(gates) - 0.5, -0.5),
+    )  # fmt: skip
+    axis.set(xlabel="block")
+    if len(rows) == len(gates):
+        axis.set_yticks(range(len(gates)), rows)
+    else:
+        axis.set(ylabel=rows[0], yticks=[])
+    _whole_numbers(axis)
+    axis.grid(False)
+    figure.colorbar(image, ax=axis, label=label)
+    return figure
+
+
+def plot_digits(images: np.ndarray, labels: Sequence[int]) -> Figure:
+    """Show digits in one row, each under its label: `images` is (n, 28, 28)."""
+    figure, axes = plt.subplots(1, len(images), figsize=(6.2, 0.95))
+    for axis, image, label in zip(np.atleast_1d(axes), images, labels, strict=True):
+        axis.imshow(image, cmap="gray", interpolation="nearest")
+        axis.set_title(str(label), fontsize=11)
+        axis.axis("off")
+    return figure
+
+
+def plot_gate_biases(before: np.ndarray, after: np.ndarray) -> Figure:
+    """Plot the gate biases of every block, one point a unit, and the value they started from: both (L, d)."""
+    depth, width = after.shape
+    blocks = np.repeat(np.arange(1, depth + 1), width)
+    figure, axis = plt.subplots(figsize=(6.2, 3.0))
+    jitter = np.random.default_rng(0).uniform(-0.25, 0.25, blocks.size)
+    axis.scatter(
+        blocks + jitter, after.ravel(), s=7, color=PALETTE["highway"], alpha=0.5, linewidths=0,
+        label="a unit, after training",
+    )  # fmt: skip
+    axis.plot(np.arange(1, depth + 1), np.median(after, axis=1), color=INK, label="median of the block")
+    axis.axhline(float(np.median(before)), color=PALETTE["ochre"], dashes=(4, 2), label="before training")
+    axis.set(xlabel="block", ylabel="gate bias")
+    _whole_numbers(axis)
+    figure.legend(loc="outside upper center", ncols=3, handlelength=1.4, columnspacing=1.2, markerscale=1.8)
+    return figure
+
+
+def plot_by_block(series: Mapping[str, Sequence[float]], ylabel: str, first: int = 1, log: bool = False) -> Figure:
+    """Plot values against the block, a line a series; the first value belongs to block `first`.
+
+    A series that is named after a network has that network's colour.
+    """
+    figure, axis = plt.subplots(figsize=(6.2, 3.2))
+    others = iter(OTHERS)
+    for (name, values), dash in zip(series.items(), ((), (4, 2), (1, 1.5), (5, 1, 1, 1)), strict=False):
+        colour = network_colour(name) if name.partition("-")[0] in PALETTE else next(others)
+        axis.plot(np.arange(first, first + len(values)), values, color=colour, dashes=dash, label=name)
+    axis.set(xlabel="block", ylabel=ylabel)
+    axis.set(yscale="log") if log else axis.set(ylim=(0, None))
+    _whole_numbers(axis)
+    axis.legend()
+    return figure
+
+
+def plot_gate_limits(biases: np.ndarray, to_input: np.ndarray, to_candidate: np.ndarray) -> Figure:
+    """Plot how far a block's output lies from its input and from its candidate, against the gate bias."""
+    figure, axis = plt.subplots(figsize=(6.2, 3.2))
+    axis.plot(biases, to_input, color=PALETTE["highway"], label="largest |y - x|")
+    axis.plot(biases, to_candidate, color=PALETTE["violet"], dashes=(4, 2), label="largest |y - H|")
+    axis.set(yscale="log", xlabel="gate bias", ylabel="distance")
+    axis.legend()
+    return figure

@@ -1,0 +1,114 @@
+"""Every table of the book, made from plain data, and `glue`, which puts a value into the prose."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+
+def glue(name: str, value: object) -> None:
+    """Put `value` under `name` where the book's prose can use it; outside a build of the book, print it.
+
+    A string is glued as it is; a DataFrame as a Markdown table, its index left out.
+    """
+    if isinstance(value, pd.DataFrame):
+        from IPython.display import Markdown
+
+        value = Markdown(value.to_markdown(index=False))
+    try:
+        from myst_nb import glue as put
+    except ImportError:
+        print(f"{name} = {getattr(value, 'data', value)}")
+    else:
+        put(name, value, display=False)
+
+
+def median_and_range(values: Iterable[float], digits: int, percent: bool = False) -> str:
+    """Return `median (smallest to largest)`, in per cent if asked."""
+    numbers = np.asarray(list(values), dtype=float) * (100 if percent else 1)
+    if numbers.size == 0:
+        return "none"
+    low, middle, high = (f"{number:.{digits}f}" for number in (numbers.min(), np.median(numbers), numbers.max()))
+    return f"{middle} ({low} to {high})"
+
+
+def final_values(history: pd.DataFrame, split: str, metric: str) -> pd.Series:
+    """Return the last epoch's `metric` on `split`, one value a run, in the order of the history."""
+    rows = history[history["split"] == split]
+    runs = ["network", "init", "rate", "seed"]
+    return rows.groupby(runs, sort=False)[metric].last()
+
+
+def summary(history: pd.DataFrame, parameters: Mapping[str, int] | None = None) -> pd.DataFrame:
+    """Return the final table of an experiment, a row a (network, init): medians over seeds, with the full range.
+
+    `history` is the tidy history of a record; `parameters` may give a network's number of parameters by its name.
+    `finished` counts the runs that did not diverge; the other columns are about these.
+    """
+    rows = []
+    for (network, init), runs in history.groupby(["network", "init"], sort=False):
+        seeds = runs.loc[runs["split"] == "test", "seed"].unique()
+        whole = runs[runs["seed"].isin(seeds)]
+        row = {"network": network, "initialisation": init}
+        if parameters is not None:
+            row["parameters"] = f"{parameters[network]:,}"
+        row |= {
+            "rate": f"{runs['rate'].iloc[0]:g}",
+            "finished": f"{len(seeds)} of {runs['seed'].nunique()}",
+            "training loss": median_and_range(final_values(whole, "train", "loss"), 4),
+            "validation accuracy, %": median_and_range(final_values(whole, "validation", "accuracy"), 2, percent=True),
+            "test accuracy, %": median_and_range(final_values(whole, "test", "accuracy"), 2, percent=True),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def rate_table(tuning: pd.DataFrame) -> pd.DataFrame:
+    """Return the validation accuracy in per cent, a row a network and a column a rate; the chosen one is starred."""
+    cells = tuning.assign(
+        cell=[
+            "diverged" if row.accuracy == 0 else f"{100 * row.accuracy:.2f}" + (" *" if row.chosen else "")
+            for row in tuning.itertuples()
+        ],
+        network=tuning["network"] + ", " + tuning["init"],
+    )
+    order = list(dict.fromkeys(cells["network"]))
+    table = cells.pivot(index="network", columns="rate", values="cell").loc[order]
+    return table.rename(columns=lambda rate: f"{rate:g}").reset_index()
+
+
+def gate_table(gates: np.ndarray, names: Sequence[str]) -> pd.DataFrame:
+    """Return the mean transform gate, a row a block and a column an example: `gates` is (n, L)."""
+    table = pd.DataFrame(gates.T, columns=list(names)).map("{:.3f}".format)
+    table.insert(0, "block", range(1, gates.shape[1] + 1))
+    return table
+
+
+def bias_table(before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
+    """Return the gate biases of every block before and after training; both arrays are (L, d)."""
+    return pd.DataFrame({
+        "block": range(1, len(after) + 1),
+        "before": [f"{row.mean():.2f}" for row in before],
+        "after: mean": [f"{row.mean():.2f}" for row in after],
+        "smallest": [f"{row.min():.2f}" for row in after],
+        "largest": [f"{row.max():.2f}" for row in after],
+        "units that fell": [f"{int((a < b).sum())} of {a.size}" for b, a in zip(before, after, strict=True)],
+    })  # fmt: skip
+
+
+def ledger(records: Iterable[Mapping]) -> pd.DataFrame:
+    """Return the ledger of results, a row a record: what, when, on what, how long, and how to repeat it."""
+    return pd.DataFrame([
+        {
+            "experiment": record["name"],
+            "what": record["title"],
+            "date": record["date"][:10],
+            "processor": record["processor"],
+            "threads": record["threads"],
+            "seeds": len(record["seeds"]),
+            "minutes": f"{record['wall_seconds'] / 60:.0f}",
+            "torch": record["versions"]["torch"],
+            "repeat": f"`highway run {record['name']}`",
+        }
+        for record in records
+    ])  # fmt: skip
