@@ -215,7 +215,7 @@ def _evaluate_again(experiment: "Experiment", result: "Result") -> Iterator[str]
 def table(arguments: argparse.Namespace) -> int:
     """Print a summary of each result by network and initialisation; exit status 1 where one cannot be had."""
     from .results import ResultError
-    from .tables import summary
+    from .tables import markdown, summary
 
     status = 0
     for experiment in _chosen(arguments.names):
@@ -224,7 +224,7 @@ def table(arguments: argparse.Namespace) -> int:
         except ResultError as error:
             status = _complain(str(error))
             continue
-        print(f"{experiment.name}: {experiment.title}\n\n{summary(history).to_markdown(index=False)}\n")
+        print(f"{experiment.name}: {experiment.title}\n\n{markdown(summary(history))}\n")
     return status
 
 

@@ -27,8 +27,7 @@ INITIALISATIONS: dict[str, Callable[[int, int], float]] = {
     "default": lambda inputs, outputs: math.sqrt(1 / (3 * inputs)),
     "xavier": lambda inputs, outputs: math.sqrt(2 / (inputs + outputs)),
     "he": lambda inputs, outputs: math.sqrt(2 / inputs),
-}
-"""The standard deviation of a layer's weights, from its numbers of inputs and outputs, by scheme."""
+}  # scheme: the standard deviation of the weights, from the numbers of inputs and outputs of the layer
 
 
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -45,7 +44,7 @@ def initialise(weight: Tensor, bias: Tensor, init: str) -> None:
     scheme     std of weights  weights                     biases     source
     =========  ==============  ==========================  =========  ==========================================
     default    sqrt(1/3d)      U(-1/sqrt(d), 1/sqrt(d))    the same   `torch.nn.Linear.reset_parameters`
-    xavier     sqrt(2/(d+m))   N(0, 2/(d+m))               0          Glorot and Bengio 2010, equation 12
+    xavier     sqrt(2/(d+m))   N(0, 2/(d+m))               0          Glorot and Bengio 2010, equation 16
     he         sqrt(2/d)       N(0, 2/d)                   0          He et al. 2015, equation 10
     =========  ==============  ==========================  =========  ==========================================
 
@@ -74,7 +73,7 @@ def check_size(name: str, value: int, minimum: int = 1) -> int:
 
 # [highway-block]
 class HighwayBlock(nn.Module):
-    """One highway layer: y = T * H + (1 - T) * x, elementwise.
+    """One highway layer: y = T * H + (1 - T) * x, elementwise, with::
 
         H = act(x W_H^T + b_H)         the proposal
         T = sigmoid(x W_T^T + b_T)     the transform gate
@@ -113,6 +112,8 @@ class HighwayBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h, t = self.candidate_and_gate(x)
         return torch.lerp(x, h, t)  # x + t * (h - x)
+
+
 # [/highway-block]
 
 
@@ -137,6 +138,8 @@ class PlainBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(x @ self.weight.T + self.bias)
+
+
 # [/plain-block]
 
 

@@ -46,6 +46,8 @@ class BlockMLP(nn.Module):
         x = torch.relu(self.input(x.flatten(1)))  # (n, d)
         x = self.blocks(x)  # (n, d)
         return self.output(x)  # (n, classes)
+
+
 # [/block-mlp]
 
 
@@ -67,6 +69,8 @@ class HighwayMLP(BlockMLP):
             input_size, hidden_size, num_highway_layers, num_classes,
             lambda d: HighwayBlock(d, activation, gate_bias, init), init,
         )  # fmt: skip
+
+
 # [/highway-mlp]
 
 
@@ -87,6 +91,8 @@ class PlainMLP(BlockMLP):
             input_size, hidden_size, num_layers, num_classes,
             lambda d: PlainBlock(d, activation, init), init,
         )  # fmt: skip
+
+
 # [/plain-mlp]
 
 

@@ -16,7 +16,10 @@ from .layers import HighwayBlock
 
 # [gradient-norms]
 def gradient_norms(
-    model: nn.Module, inputs: Tensor, labels: Tensor, criterion: nn.Module
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    criterion: nn.Module,
 ) -> dict[str, float]:
     """Return the L2 norm of the loss gradient of every layer's parameters.
 
@@ -35,7 +38,9 @@ def gradient_norms(
     return {
         name: math.sqrt(sum(next(squares) for _ in layer.parameters()))
         for name, layer in layers.items()
-    }
+    }  # fmt: skip
+
+
 # [/gradient-norms]
 
 
@@ -49,7 +54,10 @@ def block_states(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def state_gradient_norms(
-    model: nn.Module, inputs: Tensor, labels: Tensor, criterion: nn.Module
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    criterion: nn.Module,
 ) -> Tensor:
     """Return how strongly the loss depends on the state before the first block and after each one: (L + 1,).
 
@@ -77,6 +85,8 @@ def gate_activity(model: nn.Module, inputs: Tensor) -> Tensor:
         gates.append(torch.zeros_like(x) if shut else block.candidate_and_gate(x)[1])
         x = block(x)
     return torch.stack(gates) if gates else x.new_empty(0, *x.shape)
+
+
 # [/gate-activity]
 
 
@@ -87,7 +97,7 @@ def gate_biases(model: nn.Module) -> Tensor:
 
 
 def block_jacobian(block: HighwayBlock, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the three terms of a highway block's Jacobian dy_i/dx_j, for x (n, d): each (n, d, d).
+    """Return the three terms of a highway block's Jacobian dy_i/dx_j, for x (n, d): each (n, d, d)::
 
         J = diag(T) H'  +  diag(1 - T)  +  diag((H - x) T (1 - T)) W_T,     H' = diag(act'(x W_H^T + b_H)) W_H
 

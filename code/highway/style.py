@@ -107,9 +107,7 @@ def to_svg(figure: Figure) -> str:
         for part in ("fill", "stroke")
         if f"{part}: {light}" in svg
     )
-    return re.sub(
-        r"(<svg[^>]*>)", rf"\1<style>@media (prefers-color-scheme: dark){{{rules}}}</style>", svg, count=1
-    )
+    return re.sub(r"(<svg[^>]*>)", rf"\1<style>@media (prefers-color-scheme: dark){{{rules}}}</style>", svg, count=1)
 
 
 def _show(figure: Figure) -> str:

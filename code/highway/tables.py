@@ -1,5 +1,6 @@
 """Every table of the book, made from plain data, and `glue`, which puts a value into the prose."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -9,18 +10,32 @@ import pandas as pd
 def glue(name: str, value: object) -> None:
     """Put `value` under `name` where the book's prose can use it; outside a build of the book, print it.
 
-    A string is glued as it is; a DataFrame as a Markdown table, its index left out.
+    A string is glued as it is; a DataFrame as a Markdown table.
     """
     if isinstance(value, pd.DataFrame):
         from IPython.display import Markdown
 
-        value = Markdown(value.to_markdown(index=False))
+        value = Markdown(markdown(value))
     try:
         from myst_nb import glue as put
     except ImportError:
         print(f"{name} = {getattr(value, 'data', value)}")
     else:
         put(name, value, display=False)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return `table` as Markdown: every cell as it is written, columns of numbers to the right, no index."""
+    cells = table.astype(str)
+    right = cells.map(lambda cell: re.match(r"-?[\d.]", cell) is not None).all()
+    return cells.to_markdown(index=False, disable_numparse=True, colalign=["right" if r else "left" for r in right])
+
+
+def scientific(value: float, digits: int = 1) -> str:
+    """Return a number as prose writes it: 2.1 × 10⁻⁸."""
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{mantissa} × 10{raised}"
 
 
 def median_and_range(values: Iterable[float], digits: int, percent: bool = False) -> str:
@@ -97,17 +112,14 @@ def bias_table(before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
 
 
 def ledger(records: Iterable[Mapping]) -> pd.DataFrame:
-    """Return the ledger of results, a row a record: what, when, on what, how long, and how to repeat it."""
+    """Return the ledger of results, a row a record: what, when, where, how long, and how to repeat it."""
     return pd.DataFrame([
         {
             "experiment": record["name"],
             "what": record["title"],
-            "date": record["date"][:10],
-            "processor": record["processor"],
-            "threads": record["threads"],
-            "seeds": len(record["seeds"]),
+            "when": record["date"][:10],
+            "where": f"{record['processor']}, torch {record['versions']['torch']}",
             "minutes": f"{record['wall_seconds'] / 60:.0f}",
-            "torch": record["versions"]["torch"],
             "repeat": f"`highway run {record['name']}`",
         }
         for record in records

@@ -41,13 +41,17 @@ def train_model(
         if after_step is not None:
             after_step()
     return tally.means()
+
+
 # [/train-model]
 
 
 # [evaluate-model]
 @torch.no_grad()
 def evaluate_model(
-    model: nn.Module, loader: Loader, criterion: Criterion
+    model: nn.Module,
+    loader: Loader,
+    criterion: Criterion,
 ) -> tuple[float, float]:
     """Return the mean (loss, accuracy) over the examples of `loader`.
 
@@ -63,6 +67,8 @@ def evaluate_model(
         tally.add(criterion(logits, labels), logits, labels)
     model.train(was_training)
     return tally.means()
+
+
 # [/evaluate-model]
 
 
