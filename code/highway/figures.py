@@ -4,6 +4,7 @@ Where several seeds were run, a line is their median and the band reaches from t
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -74,7 +75,7 @@ def plot_curves(
         len(metrics), len(inits), figsize=(6.2, 0.6 + 2.3 * len(metrics)), sharex=True, sharey="row", squeeze=False
     )
     styles = _network_styles(list(dict.fromkeys(shown["network"]))) if by_network else {
-        "hue": "split", "palette": dict(zip(sorted(set(shown["split"])), OTHERS, strict=False)),
+        "hue": "split", "palette": dict(zip(sorted(set(shown["split"])), cycle((*OTHERS, INK)), strict=False)),
     }  # fmt: skip
     for row, metric in zip(axes, metrics, strict=True):
         for axis, init in zip(row, inits, strict=True):
@@ -84,10 +85,11 @@ def plot_curves(
                 legend=axis is axes[0, 0], **styles,
             )  # fmt: skip
             _whole_numbers(axis)
-            if metric == "loss":
-                _log_loss(axis)
             if axis in axes[0] and init is not None:
                 axis.set_title(INIT_TITLES.get(init, init))
+        if metric == "loss":  # when all is drawn: seaborn takes the median of logarithms on an axis that is log already
+            for axis in row:
+                _log_loss(axis)
     axes[0, 0].legend(title=None)
     return figure
 
@@ -97,13 +99,16 @@ def plot_test_accuracy(history: pd.DataFrame) -> Figure:
     tests = history[history["split"] == "test"]
     names = list(dict.fromkeys(tests["network"]))
     inits = list(dict.fromkeys(tests["init"]))
-    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 2.6), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 2.6), sharex=True, sharey=True, squeeze=False)
+    jitter = np.random.default_rng(0).uniform(-0.18, 0.18, len(tests))
+    rows = tests["network"].map(names.index) + jitter
+    colours = tests["network"].map(network_colour)
     for axis, init in zip(axes[0], inits, strict=True):
-        sns.stripplot(
-            tests[tests["init"] == init], x="accuracy", y="network", hue="network", order=names, hue_order=names,
-            palette={name: network_colour(name) for name in names}, legend=False, jitter=0.18, size=5, ax=axis,
-        )  # fmt: skip
-        axis.set(title=INIT_TITLES.get(init, init), xlabel="test accuracy", ylabel=None)
+        here = tests["init"] == init
+        axis.scatter(tests.loc[here, "accuracy"], rows[here], s=25, color=colours[here])
+        axis.set_yticks(range(len(names)), names)
+        axis.set(title=INIT_TITLES.get(init, init), xlabel="test accuracy")
+    axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
 
@@ -151,9 +156,10 @@ def plot_gradient_flow(norms: Mapping[str, Sequence[float]] | pd.DataFrame, titl
             legend=axis is axes[0, 0], **styles,
         )  # fmt: skip
         _whole_numbers(axis)
-        axis.set(yscale="log", xlabel="layer", ylabel="L2 norm of the gradient")
+        axis.set(xlabel="layer", ylabel="L2 norm of the gradient")
         if init is not None:
             axis.set_title(INIT_TITLES.get(init, init))
+    axes[0, 0].set_yscale("log")  # when all is drawn, as above; the axes share it
     axes[0, 0].legend(title=None)
     if title:
         figure.suptitle(title)
@@ -181,7 +187,7 @@ def plot_gradient_maps(norms: pd.DataFrame) -> Figure:
             interpolation="nearest",
         )  # fmt: skip
         steps = list(grid.columns)
-        ticks = [i for i, step in enumerate(steps) if step in (0, 1) or i == len(steps) - 1 or step in _decades(steps)]
+        ticks = [i for i, step in enumerate(steps) if i in (0, len(steps) - 1) or step in _decades(steps)]
         axis.set_xticks(ticks, [str(steps[i]) for i in ticks])
         axis.set_title(f"{name}, {INIT_TITLES.get(init, init)}", fontsize=10)
         axis.grid(False)
@@ -255,8 +261,8 @@ def plot_by_block(series: Mapping[str, Sequence[float]], ylabel: str, first: int
     A series that is named after a network has that network's colour.
     """
     figure, axis = plt.subplots(figsize=(6.2, 3.2))
-    others = iter(OTHERS)
-    for (name, values), dash in zip(series.items(), ((), (4, 2), (1, 1.5), (5, 1, 1, 1)), strict=False):
+    others = cycle(OTHERS)
+    for (name, values), dash in zip(series.items(), cycle([(), (4, 2), (1, 1.5), (5, 1, 1, 1)]), strict=False):
         colour = network_colour(name) if name.partition("-")[0] in PALETTE else next(others)
         axis.plot(np.arange(first, first + len(values)), values, color=colour, dashes=dash, label=name)
     axis.set(xlabel="block", ylabel=ylabel)
