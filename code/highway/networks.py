@@ -16,7 +16,8 @@ class BlockMLP(nn.Module):
     """Flatten -> linear + ReLU -> L blocks -> linear.
 
     `make_block(hidden_size)` makes one block.
-    Shapes: x (n, ...), `input_size` numbers an example -> logits (n, `num_classes`).
+    Shapes: x (n, ...) with `input_size` numbers an example -> logits
+    (n, `num_classes`).
     Any L >= 0 works; nothing here grows faster than linearly with L.
     Raises ValueError for a size that is no positive whole number (L may be 0),
     an unknown activation or an unknown initialisation.

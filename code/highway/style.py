@@ -96,7 +96,7 @@ _RC = {
 
 
 def to_svg(figure: Figure) -> str:
-    """Return `figure` as one SVG for light and dark pages; a figure made again of the same data gives the same bytes."""
+    """Return `figure` as one SVG for light and dark pages; made again from the same data, the same bytes."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()

@@ -27,7 +27,7 @@ def glue(name: str, value: object) -> None:
 def markdown(table: pd.DataFrame) -> str:
     """Return `table` as Markdown: every cell as it is written, columns of numbers to the right, no index."""
     cells = table.astype(str)
-    right = cells.map(lambda cell: re.match(r"-?[\d.]", cell) is not None).all()
+    right = cells.map(lambda cell: re.match(r"-?[\d.]|diverged$|none$", cell) is not None).all()
     return cells.to_markdown(index=False, disable_numparse=True, colalign=["right" if r else "left" for r in right])
 
 
@@ -35,7 +35,7 @@ def scientific(value: float, digits: int = 1) -> str:
     """Return a number as prose writes it: 2.1 × 10⁻⁸."""
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{mantissa} × 10{raised}"
+    return f"{mantissa}\u00a0×\u00a010{raised}"
 
 
 def median_and_range(values: Iterable[float], digits: int, percent: bool = False) -> str:
@@ -54,20 +54,19 @@ def final_values(history: pd.DataFrame, split: str, metric: str) -> pd.Series:
     return rows.groupby(runs, sort=False)[metric].last()
 
 
-def summary(history: pd.DataFrame, parameters: Mapping[str, int] | None = None) -> pd.DataFrame:
+def summary(history: pd.DataFrame) -> pd.DataFrame:
     """Return the final table of an experiment, a row a (network, init): medians over seeds, with the full range.
 
-    `history` is the tidy history of a record; `parameters` may give a network's number of parameters by its name.
-    `finished` counts the runs that did not diverge; the other columns are about these.
+    `history` is the tidy history of a record. `finished` counts the runs that did not diverge, and the columns behind
+    it are about these.
     """
     rows = []
     for (network, init), runs in history.groupby(["network", "init"], sort=False):
         seeds = runs.loc[runs["split"] == "test", "seed"].unique()
         whole = runs[runs["seed"].isin(seeds)]
-        row = {"network": network, "initialisation": init}
-        if parameters is not None:
-            row["parameters"] = f"{parameters[network]:,}"
-        row |= {
+        row = {
+            "network": network,
+            "initialisation": init,
             "rate": f"{runs['rate'].iloc[0]:g}",
             "finished": f"{len(seeds)} of {runs['seed'].nunique()}",
             "training loss": median_and_range(final_values(whole, "train", "loss"), 4),

@@ -21,9 +21,9 @@ def train_model(
     criterion: Criterion,
     after_step: Callable[[], None] | None = None,
 ) -> tuple[float, float]:
-    """Train for one epoch, one update a batch; return the running (loss, accuracy).
+    """Train for one epoch, one update a batch; return (loss, accuracy).
 
-    The running means are over the examples as training saw them, each under the
+    Both are running means, over the examples as training saw them, each under the
     weights of its own step. `criterion` returns the mean over a batch, and
     `after_step` is called after every update.
     Raises ValueError if `loader` has no example.

@@ -46,12 +46,11 @@ def test_final_values_are_those_of_the_last_epoch_by_run():
 
 
 def test_the_summary_has_a_row_a_network_in_the_order_of_the_history():
-    table = tables.summary(history(), {"plain-20": 89485, "highway-20": 1234567})
+    table = tables.summary(history())
     assert table.to_dict("records") == [
         {
             "network": "plain-20",
             "initialisation": "he",
-            "parameters": "89,485",
             "rate": "0.03",
             "finished": "3 of 3",
             "training loss": "0.1600 (0.0600 to 0.2600)",
@@ -61,7 +60,6 @@ def test_the_summary_has_a_row_a_network_in_the_order_of_the_history():
         {
             "network": "highway-20",
             "initialisation": "he",
-            "parameters": "1,234,567",
             "rate": "0.03",
             "finished": "3 of 3",
             "training loss": "0.2850 (0.1850 to 0.3850)",
@@ -69,10 +67,6 @@ def test_the_summary_has_a_row_a_network_in_the_order_of_the_history():
             "test accuracy, %": "54.00 (34.00 to 74.00)",
         },
     ]
-
-
-def test_the_summary_without_parameters_has_no_such_column():
-    assert "parameters" not in tables.summary(history())
 
 
 def test_a_diverged_run_counts_as_not_finished_and_in_no_median():
@@ -176,20 +170,25 @@ def test_markdown_leaves_cells_as_they_are_written():
 
 
 def test_one_word_puts_a_column_to_the_left():
-    rule = tables.markdown(pd.DataFrame({"value": ["0.1", "diverged"]})).splitlines()[1]
+    rule = tables.markdown(pd.DataFrame({"value": ["0.1", "much"]})).splitlines()[1]
     assert rule.startswith("|:-")
+
+
+def test_a_run_that_diverged_stands_among_numbers():
+    rule = tables.markdown(pd.DataFrame({"value": ["0.1", "diverged"]})).splitlines()[1]
+    assert rule.endswith("-:|")
 
 
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
     [
-        (2.1e-8, 1, "2.1 × 10⁻⁸"),
-        (-2.14e-8, 1, "-2.1 × 10⁻⁸"),
-        (3.14159, 2, "3.14 × 10⁰"),
-        (65432.1, 0, "7 × 10⁴"),
-        (1.5e-12, 1, "1.5 × 10⁻¹²"),
-        (9.96e36, 1, "1.0 × 10³⁷"),
-        (0.0, 1, "0.0 × 10⁰"),
+        (2.1e-8, 1, "2.1\u00a0×\u00a010⁻⁸"),
+        (-2.14e-8, 1, "-2.1\u00a0×\u00a010⁻⁸"),
+        (3.14159, 2, "3.14\u00a0×\u00a010⁰"),
+        (65432.1, 0, "7\u00a0×\u00a010⁴"),
+        (1.5e-12, 1, "1.5\u00a0×\u00a010⁻¹²"),
+        (9.96e36, 1, "1.0\u00a0×\u00a010³⁷"),
+        (0.0, 1, "0.0\u00a0×\u00a010⁰"),
     ],
 )
 def test_scientific_is_written_as_in_prose(value, digits, text):
