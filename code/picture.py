@@ -1,5 +1,6 @@
 """Draw the picture of the README from the stored result of depth20: `make picture`."""
 
+import sys
 from pathlib import Path
 
 from highway import results
@@ -15,4 +16,7 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    PLACE.write_text(picture(), encoding="utf-8", newline="\n")
+    try:
+        PLACE.write_text(picture(), encoding="utf-8", newline="\n")
+    except (results.ResultError, OSError) as error:
+        sys.exit(f"picture: {error}")

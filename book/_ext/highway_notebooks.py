@@ -40,9 +40,15 @@ SKIPPED = (
 class Notebook:
     """Collects the cells of one page while walking its document tree."""
 
-    def __init__(self, code_cells: dict[int, nbformat.NotebookNode], numbers: dict[str, dict[str, tuple]]):
+    def __init__(
+        self,
+        code_cells: dict[int, nbformat.NotebookNode],
+        numbers: dict[str, dict[str, tuple]],
+        lines: dict[int, int] | None = None,
+    ):
         self.code_cells = code_cells
         self.numbers = numbers
+        self.lines = lines or {}  # of the source, by the number of a code cell
         self.cells = []
         self.text = []
 
@@ -59,6 +65,14 @@ class Notebook:
             self.flush()
             self.cells.append(self.code_cells.pop(index))
 
+    def hidden_before(self, line: int):
+        """Add the cells hidden on the page that stand before this line of the source, if they come next."""
+        for index in sorted(self.code_cells):
+            hidden = "remove-cell" in self.code_cells[index].metadata.get("tags", ())
+            if not hidden or self.lines.get(index, line) >= line:
+                return
+            self.code_until(index)
+
     def number(self, node, kind: str) -> str:
         """Return the number that Sphinx gave to a node of this kind, such as 9.2, or nothing."""
         numbers = (self.numbers.get(kind, {}).get(name) for name in node.get("ids", ()))
@@ -67,7 +81,7 @@ class Notebook:
     def caption(self, node, kind: str, caption):
         """Add a caption under its name and number, such as Figure 9.2."""
         if caption is not None:
-            name = f"{kind.capitalize()} {self.number(node, kind)}".strip()
+            name = f"{'Listing' if kind == 'code-block' else kind.capitalize()} {self.number(node, kind)}".strip()
             self.text.append(f"**{name}.** {self.inline(caption)}")
 
     # Inline text
@@ -108,6 +122,8 @@ class Notebook:
     def block(self, node, level):
         if isinstance(node, SKIPPED):
             return
+        if node.line is not None:
+            self.hidden_before(node.line)
         if node.get("nb_element") == "cell_code":
             self.code_until(node["cell_index"])
             for figure in node.findall(nodes.figure):
@@ -127,7 +143,10 @@ class Notebook:
             language = (
                 "python" if "python" in language else "" if language in ("default", "none") else language
             )
-            self.text.append(f"```{language}\n{node.astext()}\n```")
+            self.text.append(f"```{language}\n{node.astext().rstrip()}\n```")
+        elif "literal-block-wrapper" in node.get("classes", ()):
+            self.caption(node, "code-block", next(node.findall(nodes.caption), None))
+            self.block(node[-1], level)
         elif isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
             self.list(node, level)
         elif isinstance(node, nodes.definition_list_item):
@@ -210,13 +229,13 @@ class Notebook:
 
 def make_notebook(source: str, doctree, numbers: dict[str, dict[str, tuple]], repository: str):
     """Return the page written in `source` and resolved to `doctree` as a notebook without outputs."""
-    page = read_myst_markdown_notebook(source)
-    code = {}
+    page = read_myst_markdown_notebook(source, add_source_map=True)
+    code, lines = {}, dict(enumerate(page.metadata["source_map"]))
     for index, cell in enumerate(page.cells):
         if cell.cell_type == "code":
             tags = cell.metadata.get("tags")
             code[index] = nbformat.v4.new_code_cell(cell.source, metadata={"tags": tags} if tags else {})
-    notebook = Notebook(code, numbers)
+    notebook = Notebook(code, numbers, lines)
     notebook.walk(doctree)
     notebook.code_until(len(page.cells))
     notebook.flush()

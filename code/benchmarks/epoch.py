@@ -85,12 +85,18 @@ def floor(depth: int, steps: int) -> Callable[[], None]:
     return run
 
 
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--depths", type=int, nargs="+", default=[20, 50, 100])
-    parser.add_argument("--steps", type=int, default=60, help="updates a turn (default 60)")
-    parser.add_argument("--turns", type=int, default=5, help="turns of each (default 5)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--depths", type=positive, nargs="+", default=[20, 50, 100])
+    parser.add_argument("--steps", type=positive, default=60, help="updates a turn (default 60)")
+    parser.add_argument("--turns", type=positive, default=5, help="turns of each (default 5)")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = []
@@ -115,7 +121,7 @@ def main() -> int:
             "b / a": epoch["recipe"] / epoch["ours"], "a / c": epoch["ours"] / epoch["floor"],
         })  # fmt: skip
     print(f"highway nets of {WIDTH} units, batches of {BATCH}, {options.threads} threads; seconds an epoch")
-    print(pd.DataFrame(rows).to_markdown(index=False, floatfmt=".2f"))
+    print(pd.DataFrame(rows).to_markdown(index=False, floatfmt=[".0f"] + 5 * [".2f"]))
     return 0
 
 

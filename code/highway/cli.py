@@ -1,6 +1,8 @@
 """The command line: `highway list`, `run`, `verify` and `table`."""
 
 import argparse
+import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,9 @@ def main(argv: list[str] | None = None) -> int:
     An error that a user can cause ends in one line on standard error, never in a traceback. Wrong usage raises
     SystemExit(2) with the usage printed, as argparse does.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal's encoding lacks
     arguments = _parser().parse_args(argv)
     try:
         # These import torch, which takes seconds: after the arguments have been read, so that --help need not wait.
@@ -38,12 +43,20 @@ def main(argv: list[str] | None = None) -> int:
         except BrokenPipeError:  # the reader, such as `head`, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except (CommandError, DataError, ResultError, OSError) as error:
+        except OSError as error:
+            return _complain(_unusable(error))
+        except (CommandError, DataError, ResultError) as error:
             return _complain(str(error))
     except KeyboardInterrupt:
         again = "; running it again goes on from the finished training runs" if arguments.command is run else ""
         _complain(f"interrupted{again}")
         return 130
+
+
+def _unusable(error: OSError) -> str:
+    """Name the file or folder that the system refuses, why, and the remedy."""
+    what = error.filename or "standard output"
+    return f"{what} cannot be used ({error.strerror or error}); make room or give the right to it"
 
 
 def _complain(text: str) -> int:
@@ -112,9 +125,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--quick needs --out FOLDER outside the book's results, which it never replaces")
     for experiment in _chosen([] if arguments.all else [arguments.name]):
         wanted = experiment.quick() if arguments.quick else experiment
+        if arguments.quick:
+            _spare_full_run(experiment, arguments.out)
         if not (arguments.all and _state([wanted], arguments.out).startswith("fresh")):
             _run(wanted, arguments.out)
     return 0
+
+
+def _spare_full_run(experiment: "Experiment", out: Path) -> None:
+    """Raise CommandError where a rehearsal would replace a full result, or the finished training runs of one."""
+    from .results import configuration_sha256
+
+    result, partial = out / experiment.name / "record.json", out / f".{experiment.name}.partial" / "state.json"
+    for file in (result, partial):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # nothing there that a run could go on from
+            found = json.loads(file.read_bytes())
+            if (
+                found["configuration"]["source"] != "sample"
+                if file == result
+                else found["configuration_sha256"] == configuration_sha256(asdict(experiment))
+            ):
+                raise CommandError(f"{file.parent} holds a full run, which --quick spares: choose another --out")
 
 
 def _run(experiment: "Experiment", out: Path | None) -> None:
@@ -150,6 +181,7 @@ def verify(arguments: argparse.Namespace) -> int:
     from .results import ResultError, results_folder
 
     wrong = 0
+    folder = arguments.out or results_folder()
     for experiment in _chosen(arguments.names):
         try:
             result = _check(_allowed(experiment, arguments.out), arguments.out)
@@ -159,7 +191,9 @@ def verify(arguments: argparse.Namespace) -> int:
         except (DataError, ResultError) as error:
             wrong += 1
             _complain(str(error))
-    folder = arguments.out or results_folder()
+        except OSError as error:
+            wrong += 1
+            _complain(_unusable(error))
     for path in sorted(folder.iterdir()) if folder.is_dir() and not arguments.names else []:
         if path.is_dir() and not path.name.startswith(".") and path.name not in CATALOGUE:
             wrong += 1
@@ -173,14 +207,16 @@ def _evaluate_again(experiment: "Experiment", result: "Result") -> Iterator[str]
 
     Raises ResultError where a network is none of the experiment's, or a recorded accuracy does not come out exactly.
     """
+    from safetensors import SafetensorError
     from torch import nn
 
     from .data import Batches, mnist, mnist_folder, mnist_is_present, sample
-    from .experiments import _repeatable, load_data, rebuild
-    from .results import ResultError
+    from .experiments import load_data, rebuild, repeatable
+    from .results import ResultError, run_command
     from .training import evaluate_model
 
     record = result.record
+    again = run_command(experiment.name, result.path.parent, record["configuration"]["source"] == "sample")
     if not record["networks"]:
         yield "it stores no network"
         return
@@ -196,17 +232,21 @@ def _evaluate_again(experiment: "Experiment", result: "Result") -> Iterator[str]
         name = network["weights"]
         if network["spec"] not in record["configuration"]["networks"]:
             raise ResultError(
-                f"{result.path / 'record.json'} is damaged: {name} is no network of its configuration; "
-                f"run `highway run {experiment.name}`"
+                f"{result.path / 'record.json'} is damaged: {name} is no network of its configuration; run `{again}`"
             )
-        with _repeatable(experiment.threads):
+        try:
             model = rebuild(network, result.weights(name))
+        except (RuntimeError, ValueError, SafetensorError) as error:
+            raise ResultError(
+                f"{result.path / name}.safetensors does not hold the weights of its network ({error}); run `{again}`"
+            ) from error
+        with repeatable(experiment.threads):
             for split, dataset in splits.items():
                 _, accuracy = evaluate_model(model, Batches(dataset, 1000), nn.CrossEntropyLoss())
                 if accuracy != network["accuracy"].get(split):
                     raise ResultError(
                         f"{result.path / name}.safetensors: its accuracy on the {split} digits is {accuracy}, and the "
-                        f"record says {network['accuracy'].get(split)}; run `highway run {experiment.name}`"
+                        f"record says {network['accuracy'].get(split)}; run `{again}`"
                     )
         seen = ", ".join(f"{network['accuracy'][split]:.4f} on {len(splits[split])} {split} digits" for split in splits)
         yield f"{name} comes out again: {seen}"
@@ -230,12 +270,12 @@ def table(arguments: argparse.Namespace) -> int:
 
 def _chosen(names: list[str]) -> "list[Experiment]":
     """Return the experiments of these names, or all; CommandError names those that there are."""
-    from .experiments import CATALOGUE
+    from .experiments import CATALOGUE, get_experiment
 
-    for name in names:
-        if name not in CATALOGUE:
-            raise CommandError(f"unknown experiment {name!r}: choose one of {', '.join(CATALOGUE)}")
-    return [CATALOGUE[name] for name in names or CATALOGUE]
+    try:
+        return [get_experiment(name) for name in names or CATALOGUE]
+    except ValueError as error:
+        raise CommandError(error) from error
 
 
 def _allowed(experiment: "Experiment", out: Path | None) -> "list[Experiment]":
@@ -256,4 +296,8 @@ def _is_in_book(folder: Path) -> bool:
     books = [PACKAGE.parents[1] / "book" / "results"]
     with suppress(ResultError):
         books.append(results_folder())
-    return any(folder.resolve().is_relative_to(book.resolve()) for book in books)
+    real = Path(os.path.realpath(folder))
+    same = any(  # by another name: a disk may ignore case, or be mounted twice
+        path.samefile(book) for book in books if book.exists() for path in (real, *real.parents) if path.exists()
+    )
+    return same or any(real.is_relative_to(os.path.realpath(book)) for book in books)

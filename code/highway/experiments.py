@@ -213,7 +213,7 @@ def run(
             progress(experiment.epochs - told, f"{spec.label} rate {rate:g} seed {seed}")
         return found
 
-    with _repeatable(experiment.threads):
+    with repeatable(experiment.threads):
         for spec in experiment.networks:
             columns = {
                 "network": spec.name, "init": spec.init, "depth": spec.depth, "width": spec.width,
@@ -303,7 +303,7 @@ def train_once(
 
 
 @contextmanager
-def _repeatable(threads: int) -> Iterator[None]:
+def repeatable(threads: int) -> Iterator[None]:
     """Deterministic algorithms and a fixed number of threads, so that sums are taken in one order."""
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(threads)

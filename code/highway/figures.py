@@ -45,6 +45,11 @@ def _network_styles(names: Sequence[str]) -> dict:
     }  # fmt: skip
 
 
+def _require_rows(table: Sequence | pd.DataFrame | Mapping) -> None:
+    if len(table) == 0:
+        raise ValueError("nothing to plot: there is no row")
+
+
 def _whole_numbers(axis: Axes) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -97,6 +102,7 @@ def plot_curves(
 def plot_test_accuracy(history: pd.DataFrame) -> Figure:
     """Plot the test accuracy of every run as one point, by network and initialisation."""
     tests = history[history["split"] == "test"]
+    _require_rows(tests)
     names = list(dict.fromkeys(tests["network"]))
     inits = list(dict.fromkeys(tests["init"]))
     figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 2.6), sharex=True, sharey=True, squeeze=False)
@@ -117,6 +123,7 @@ def plot_rate_search(tuning: pd.DataFrame) -> Figure:
 
     `tuning` has columns network, init, rate, accuracy and chosen; an accuracy of 0 stands for a run that diverged.
     """
+    _require_rows(tuning)
     inits = list(dict.fromkeys(tuning["init"]))
     styles = _network_styles(list(dict.fromkeys(tuning["network"])))
     figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 3.0), sharey=True, squeeze=False)
@@ -141,6 +148,7 @@ def plot_gradient_flow(norms: Mapping[str, Sequence[float]] | pd.DataFrame, titl
     `norms` maps a network's name to its norms from the input layer (0) to the output layer (L + 1), or is a tidy frame
     with columns network, layer and norm, and optionally init (a column each) and seed (a band).
     """
+    _require_rows(norms)
     if not isinstance(norms, pd.DataFrame):
         norms = pd.concat(
             [pd.DataFrame({"network": name, "layer": np.arange(len(v)), "norm": list(v)}) for name, v in norms.items()],
@@ -172,6 +180,7 @@ def plot_gradient_maps(norms: pd.DataFrame) -> Figure:
     `norms` has columns network, init, step, layer and norm, of one seed. Updates are placed by their order, so that
     the early ones, which are probed more often, can be told apart.
     """
+    _require_rows(norms)
     groups = list(norms.groupby(["init", "network"], sort=False))
     inits = list(dict.fromkeys(norms["init"]))
     names = list(dict.fromkeys(norms["network"]))
@@ -229,6 +238,7 @@ def plot_gate_map(gates: np.ndarray, rows: Sequence[str], label: str = "mean of 
 
 def plot_digits(images: np.ndarray, labels: Sequence[int]) -> Figure:
     """Show digits in one row, each under its label: `images` is (n, 28, 28)."""
+    _require_rows(images)
     figure, axes = plt.subplots(1, len(images), figsize=(6.2, 0.95))
     for axis, image, label in zip(np.atleast_1d(axes), images, labels, strict=True):
         axis.imshow(image, cmap="gray", interpolation="nearest")

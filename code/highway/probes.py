@@ -76,12 +76,14 @@ def state_gradient_norms(
 def gate_activity(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the transform gate T of every block, example and unit: (L, n, d).
 
-    For highway networks; a block that is lesioned has T = 0.
+    A block that is lesioned has T = 0. Raises ValueError where another block has no gate.
     """
     x = torch.relu(model.input(inputs.flatten(1)))
     gates = []
     for block in model.blocks:
         shut = isinstance(block, nn.Identity)
+        if not shut:
+            _require_gate(block)
         gates.append(torch.zeros_like(x) if shut else block.candidate_and_gate(x)[1])
         x = block(x)
     return torch.stack(gates) if gates else x.new_empty(0, *x.shape)
@@ -91,9 +93,16 @@ def gate_activity(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def gate_biases(model: nn.Module) -> Tensor:
-    """Return a copy of the gate bias b_T of every block and unit: (L, d). Highway networks only."""
+    """Return a copy of the gate bias b_T of every block and unit: (L, d); ValueError where a block has no gate."""
+    for block in model.blocks:
+        _require_gate(block)
     biases = [block.bias.detach()[block.in_features :] for block in model.blocks]
     return torch.stack(biases) if biases else torch.empty(0, model.input.out_features)
+
+
+def _require_gate(block: nn.Module) -> None:
+    if not isinstance(block, HighwayBlock):
+        raise ValueError(f"gates need highway blocks, and this network has a {type(block).__name__}")
 
 
 def block_jacobian(block: HighwayBlock, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,11 +23,12 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,6 +57,7 @@ COLUMNS = [
     "network", "init", "depth", "width", "gate_bias", "rate", "seed", "epoch", "split", "loss", "accuracy",
 ]  # fmt: skip
 
+_FILE = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 _TEXT, _SHA256 = {"type": "string", "minLength": 1}, {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _FIELDS = {
     "schema": {"const": SCHEMA},
@@ -108,7 +110,7 @@ def results_folder() -> Path:
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     book = PACKAGE.parents[1] / "book"
     if not book.is_dir():
         raise ResultError(
@@ -190,7 +192,7 @@ def load(name: str, folder: Path | None = None) -> Result:
     path, old = folder / name, folder / f".{name}.old"
     if not path.exists() and old.exists():  # a run was killed while it put a new result in the old one's place
         path = old
-    return _read(path, name, f"run `{_command(name, folder)}`")
+    return _read(path, name, f"run `{run_command(name, folder)}`")
 
 
 def check(name: str, configurations: list[dict], folder: Path | None = None) -> Result:
@@ -199,19 +201,19 @@ def check(name: str, configurations: list[dict], folder: Path | None = None) -> 
     if result.record["configuration_sha256"] not in map(configuration_sha256, configurations):
         raise ResultError(
             f"{result.path / 'record.json'} is stale: its configuration is not that of the catalogue; "
-            f"run `{_command(name, result.path.parent)}`",
+            f"run `{run_command(name, result.path.parent)}`",
             "stale",
         )
     return result
 
 
-def _command(name: str, folder: Path) -> str:
-    """Return the command that writes the result anew."""
+def run_command(name: str, folder: Path, quick: bool = False) -> str:
+    """Return the command that writes a result anew."""
     try:
-        elsewhere = folder.resolve() != results_folder().resolve()
+        elsewhere = os.path.realpath(folder) != os.path.realpath(results_folder())
     except ResultError:
         elsewhere = True
-    return f"highway run {name} --out {folder}" if elsewhere else f"highway run {name}"
+    return f"highway run {name}{' --quick' * quick}{f' --out {shlex.quote(str(folder))}' * elsewhere}"
 
 
 def _read(path: Path, name: str, remedy: str) -> Result:
@@ -244,7 +246,7 @@ def _read(path: Path, name: str, remedy: str) -> Result:
         raise damaged("record.json", "its configuration does not have the hash that it gives")
     files = {}
     for file, expected in sorted(record["files"].items()):
-        if Path(file).name != file:
+        if not re.fullmatch(_FILE, file):
             raise damaged("record.json", f"it lists {file!r}, which is no file beside it")
         files[file] = content(file)
         if _sha256(files[file]) != expected:
@@ -281,6 +283,9 @@ def _problem_of(history: pd.DataFrame) -> str:
         if len(bad):
             where = ", ".join(f"{key} {bad.iloc[0][key]}" for key in ("network", "init", "seed", "epoch", "split"))
             return f"its {column} is not finite in {len(bad)} row(s), first at {where}"
+    for column in COLUMNS:
+        if column not in ("network", "init", "split") and not pd.api.types.is_numeric_dtype(history[column]):
+            return f"its column {column} does not hold numbers alone"
     return ""
 
 
@@ -325,7 +330,7 @@ class Workspace:
         self.partial, self.new, self.old, self.lock = (
             self.folder / f".{name}.{kind}" for kind in ("partial", "new", "old", "lock")
         )
-        self._command = _command(name, self.folder)
+        self._command = run_command(name, self.folder, configuration.get("source") == "sample")
         self._state = {
             "configuration_sha256": configuration_sha256(self.configuration),
             "fingerprint": fingerprint(),
@@ -356,8 +361,7 @@ class Workspace:
         if self.old.exists() and not self.path.exists():
             os.rename(self.old, self.path)
         for leftover in (self.old, self.new):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+            _remove(leftover)
 
     def _open_partial(self) -> None:
         """Keep the remembered training runs if they belong to the present state of things, else start anew."""
@@ -374,7 +378,7 @@ class Workspace:
                     f"the finished training runs of {self.name} belong to another configuration, code, version or "
                     f"processor: starting anew"
                 )
-            shutil.rmtree(self.partial)
+            _remove(self.partial)
         self.partial.mkdir()
         _write_whole(state, _json(self._state))
 
@@ -458,7 +462,7 @@ class Workspace:
                 _write(self.new / "record.json", _json(record))
                 _sync(self.new)
                 _read(self.new, self.name, f"run `{self._command}` again")
-                if self.path.exists():
+                if os.path.lexists(self.path):
                     os.rename(self.path, self.old)
                 os.rename(self.new, self.path)
                 _sync(self.folder)
@@ -468,7 +472,8 @@ class Workspace:
                     os.rename(self.old, self.path)
                 raise
         for leftover in (self.old, self.partial):
-            shutil.rmtree(leftover, ignore_errors=True)
+            with suppress(OSError):
+                _remove(leftover)
         return load(self.name, self.folder)
 
     @contextmanager
@@ -495,7 +500,7 @@ def processor() -> str:
 
 
 def _check_key(key: str) -> None:
-    if not re.fullmatch(r"\w[\w.+-]*", key, re.ASCII):
+    if not re.fullmatch(_FILE, key):
         raise ValueError(f"{key!r} cannot be a file's name: use letters, digits and _ . + - only")
 
 
@@ -517,6 +522,14 @@ def _safetensors(tensors: "dict[str, Tensor]") -> bytes:
 
 def _json(content: dict) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder with all that it holds, or a file or link that stands in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_whole(path: Path, content: bytes) -> None:

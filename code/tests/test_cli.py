@@ -171,6 +171,75 @@ def test_a_quick_run_never_touches_the_results_of_the_checkout(tiny, says, monke
 # Verify finds what is wrong
 
 
+def test_a_quick_run_spares_a_full_one_in_the_same_place(tiny, says, tmp_path):
+    place = tmp_path / "mine"
+    assert says("run", "tiny", "--out", place)[0] == 0
+    before = {file.name: file.read_bytes() for file in (place / "tiny").iterdir()}
+    status, _, errors = says("run", "tiny", "--quick", "--out", place)
+    assert status == 1
+    assert errors == [f"highway: {place / 'tiny'} holds a full run, which --quick spares: choose another --out"]
+    assert {file.name: file.read_bytes() for file in (place / "tiny").iterdir()} == before
+
+
+def test_a_quick_run_spares_the_finished_runs_of_a_full_one(tiny, says, monkeypatch, tmp_path):
+    place = tmp_path / "mine"
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments, "train_once", interrupted_after_one(experiments.train_once))
+        assert says("run", "tiny", "--out", place)[0] == 130
+    finished = sorted((place / ".tiny.partial").glob("*.run"))
+    assert len(finished) == 1
+    status, _, errors = says("run", "tiny", "--quick", "--out", place)
+    assert status == 1
+    assert "which --quick spares" in errors[0]
+    assert sorted((place / ".tiny.partial").glob("*.run")) == finished
+
+
+def interrupted_after_one(train_once):
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return train_once(*arguments)
+
+    return interrupted
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links of POSIX")
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_link_in_the_place_of_a_result_is_replaced(tiny, says, tmp_path, target):
+    (tmp_path / "folder").mkdir()
+    tiny.mkdir()
+    (tiny / "tiny").symlink_to(tmp_path / target)
+    assert says("run", "tiny")[0] == 0
+    assert says("run", "tiny")[0] == 0
+    assert (tiny / "tiny" / "record.json").is_file()
+    assert (tmp_path / "folder").is_dir()
+
+
+def test_an_unreadable_mnist_file_is_named_and_the_others_are_checked(tiny, stored, says, monkeypatch):
+    def refused(*arguments):
+        raise PermissionError(13, "Permission denied", "train-images")
+
+    assert says("run", "tiny")[0] == 0
+    monkeypatch.setattr("highway.data.mnist_is_present", lambda: True)
+    monkeypatch.setattr("highway.data.mnist", refused)
+    status, _, errors = says("verify")
+    assert status == 1
+    assert errors[0] == ("highway: train-images cannot be used (Permission denied); make room or give the right to it")
+
+
+def test_a_path_that_the_terminal_cannot_write_is_no_traceback(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; from highway.cli import main; sys.exit(main())", "verify", "--out", "ü"],
+        capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "\\xfc" in ended.stderr
+
+
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-100] ^= 1
@@ -409,7 +478,8 @@ def test_standard_output_that_takes_nothing(tmp_path, end):
     )  # fmt: skip
     os.close(write)
     assert ended.returncode == 1
-    assert ended.stderr == ("" if end == "closed" else "highway: [Errno 28] No space left on device\n")
+    full = "highway: standard output cannot be used (No space left on device); make room or give the right to it\n"
+    assert ended.stderr == ("" if end == "closed" else full)
 
 
 # Killed, and going on

@@ -497,3 +497,21 @@ def test_a_history_of_four_splits_can_be_drawn():
         columns=["split", "epoch", "loss", "accuracy"],
     )
     assert len({handle.get_color() for handle in figures.plot_curves(frame).axes[0].get_legend().legend_handles}) == 4
+
+
+@pytest.mark.parametrize(
+    ("plot", "nothing"),
+    [
+        (figures.plot_test_accuracy, history()[:0]),
+        (figures.plot_gradient_flow, {}),
+        (figures.plot_gradient_flow, norms()[:0]),
+        (figures.plot_gradient_maps, norms()[:0]),
+        (figures.plot_rate_search, pd.DataFrame(columns=["network", "init", "rate", "accuracy", "chosen"])),
+        (lambda images: figures.plot_digits(images, []), np.empty((0, 28, 28))),
+    ],
+)
+def test_nothing_cannot_be_drawn_and_leaves_no_figure(plot, nothing):
+    before = figures.plt.get_fignums()
+    with pytest.raises(ValueError, match="nothing to plot"):
+        plot(nothing)
+    assert figures.plt.get_fignums() == before

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import jacrev, vmap
 
+from highway import probes
 from highway.layers import ACTIVATIONS, HighwayBlock
 from highway.networks import HighwayMLP, PlainMLP, ResidualMLP
 from highway.probes import (
@@ -251,3 +252,9 @@ def test_gate_bias_of_minus_log_depth_carries_about_one_part_in_e():
     """(1 + 1/L)^-L falls towards 1/e as L grows."""
     for depth in (100, 1000, 10_000):
         assert carry_product(-math.log(depth), depth) == pytest.approx(math.exp(-1), rel=1 / depth)
+
+
+@pytest.mark.parametrize("probe", [probes.gate_biases, lambda model: probes.gate_activity(model, torch.zeros(1, 6))])
+def test_a_network_without_gates_is_refused(probe):
+    with pytest.raises(ValueError, match="gates need highway blocks, and this network has a PlainBlock"):
+        probe(PlainMLP(6, 4, 2, 3))
