@@ -47,6 +47,10 @@ def main(argv: list[str] | None = None) -> int:
             return _complain(_unusable(error))
         except (CommandError, DataError, ResultError) as error:
             return _complain(str(error))
+        except RuntimeError as error:
+            if "home directory" not in str(error):
+                raise
+            return _complain(f"HIGHWAY_DATA names a home that is not there ({error}); give the folder's full path")
     except KeyboardInterrupt:
         again = "; running it again goes on from the finished training runs" if arguments.command is run else ""
         _complain(f"interrupted{again}")
@@ -217,6 +221,14 @@ def _evaluate_again(experiment: "Experiment", result: "Result") -> Iterator[str]
 
     record = result.record
     again = run_command(experiment.name, result.path.parent, record["configuration"]["source"] == "sample")
+    tests = result.history[(result.history["split"] == "test") & (result.history["seed"] == experiment.seeds[0])]
+    due = {f"{run.network}-{run.init}" for run in tests.itertuples()} & set(experiment.keep)
+    listed = {network["weights"] for network in record["networks"]}
+    if listed != due:
+        raise ResultError(
+            f"{result.path / 'record.json'} is damaged: it lists the networks {sorted(listed)}, and those kept are "
+            f"{sorted(due)}; run `{again}`"
+        )
     if not record["networks"]:
         yield "it stores no network"
         return

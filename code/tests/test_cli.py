@@ -294,6 +294,22 @@ def test_verify_finds_a_network_of_another_experiment(copied, says):
     assert "plain-512-default is no network of its configuration" in errors[0]
 
 
+def test_verify_finds_a_record_without_its_networks(copied, says):
+    seal(copied / "first-net", lambda record: record["networks"].clear())
+    status, _, errors = says("verify", "first-net", "--out", copied)
+    assert status == 1
+    assert "it lists the networks [], and those kept are ['plain-512-default']" in errors[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="homes of POSIX")
+def test_a_home_that_is_not_there(tiny, says, monkeypatch):
+    assert says("run", "tiny")[0] == 0
+    monkeypatch.setenv("HIGHWAY_DATA", "~nobody-of-this-name/x")
+    status, _, errors = says("verify")
+    assert status == 1
+    assert "HIGHWAY_DATA names a home that is not there" in errors[0]
+
+
 def test_verify_finds_what_is_missing_and_what_is_too_much(copied, says):
     shutil.rmtree(copied / "first-net")
     (copied / "old-experiment").mkdir()
