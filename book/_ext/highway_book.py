@@ -50,7 +50,7 @@ def state_of_the_book(root: Path) -> str:
 
 
 def configure(app, config):
-    """Choose the execution cache of this state and the kernels' threads, and enter the repository's address where there is one."""
+    """Choose the execution cache and the kernels' threads, and enter the repository's address where there is one."""
     cache = Path(app.outdir).parent / ".jupyter_cache" / state_of_the_book(Path(app.srcdir))
     config.nb_execution_cache_path = str(cache)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the cells: sums in one order, and no two threads a small matrix

@@ -43,10 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         except BrokenPipeError:  # the reader, such as `head`, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except OSError as error:
-            return _complain(_unusable(error))
-        except (CommandError, DataError, ResultError) as error:
-            return _complain(str(error))
+        except (CommandError, DataError, ResultError, OSError) as error:
+            return _complain(_reason(error))
         except RuntimeError as error:
             if "home directory" not in str(error):
                 raise
@@ -57,8 +55,10 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def _unusable(error: OSError) -> str:
-    """Name the file or folder that the system refuses, why, and the remedy."""
+def _reason(error: Exception) -> str:
+    """Return an error's text; where the system refuses a file or folder, name it, why, and the remedy."""
+    if not isinstance(error, OSError):
+        return str(error)
     what = error.filename or "standard output"
     return f"{what} cannot be used ({error.strerror or error}); make room or give the right to it"
 
@@ -192,12 +192,9 @@ def verify(arguments: argparse.Namespace) -> int:
             print(f"{experiment.name}: record, configuration, code and {len(result.files)} files are right")
             for line in _evaluate_again(experiment, result):
                 print(f"{experiment.name}: {line}")
-        except (DataError, ResultError) as error:
+        except (DataError, ResultError, OSError) as error:
             wrong += 1
-            _complain(str(error))
-        except OSError as error:
-            wrong += 1
-            _complain(_unusable(error))
+            _complain(_reason(error))
     for path in sorted(folder.iterdir()) if folder.is_dir() and not arguments.names else []:
         if path.is_dir() and not path.name.startswith(".") and path.name not in CATALOGUE:
             wrong += 1

@@ -71,7 +71,6 @@ def check_size(name: str, value: int, minimum: int = 1) -> int:
     return operator.index(value)
 
 
-# [highway-block]
 class HighwayBlock(nn.Module):
     """One highway layer: y = T * H + (1 - T) * x, elementwise, with::
 
@@ -114,10 +113,6 @@ class HighwayBlock(nn.Module):
         return torch.lerp(x, h, t)  # x + t * (h - x)
 
 
-# [/highway-block]
-
-
-# [plain-block]
 class PlainBlock(nn.Module):
     """One plain layer: y = act(x W^T + b).
 
@@ -138,9 +133,6 @@ class PlainBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(x @ self.weight.T + self.bias)
-
-
-# [/plain-block]
 
 
 class ResidualBlock(PlainBlock):

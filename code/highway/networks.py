@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from .layers import HighwayBlock, PlainBlock, ResidualBlock, check_size, initialise
 
 
-# [block-mlp]
 class BlockMLP(nn.Module):
     """Flatten -> linear + ReLU -> L blocks -> linear.
 
@@ -49,10 +48,6 @@ class BlockMLP(nn.Module):
         return self.output(x)  # (n, classes)
 
 
-# [/block-mlp]
-
-
-# [highway-mlp]
 class HighwayMLP(BlockMLP):
     """`num_highway_layers` blocks `HighwayBlock`; the rest is `BlockMLP`."""
 
@@ -72,10 +67,6 @@ class HighwayMLP(BlockMLP):
         )  # fmt: skip
 
 
-# [/highway-mlp]
-
-
-# [plain-mlp]
 class PlainMLP(BlockMLP):
     """`num_layers` blocks `PlainBlock`; the rest is `BlockMLP`."""
 
@@ -92,9 +83,6 @@ class PlainMLP(BlockMLP):
             input_size, hidden_size, num_layers, num_classes,
             lambda d: PlainBlock(d, activation, init), init,
         )  # fmt: skip
-
-
-# [/plain-mlp]
 
 
 class ResidualMLP(BlockMLP):

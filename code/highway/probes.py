@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from .layers import HighwayBlock
 
 
-# [gradient-norms]
 def gradient_norms(
     model: nn.Module,
     inputs: Tensor,
@@ -39,9 +38,6 @@ def gradient_norms(
         name: math.sqrt(sum(next(squares) for _ in layer.parameters()))
         for name, layer in layers.items()
     }  # fmt: skip
-
-
-# [/gradient-norms]
 
 
 @torch.no_grad()
@@ -71,7 +67,6 @@ def state_gradient_norms(
     return torch.stack([gradient.square().sum(1).mean().sqrt() for gradient in gradients])
 
 
-# [gate-activity]
 @torch.no_grad()
 def gate_activity(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the transform gate T of every block, example and unit: (L, n, d).
@@ -87,9 +82,6 @@ def gate_activity(model: nn.Module, inputs: Tensor) -> Tensor:
         gates.append(torch.zeros_like(x) if shut else block.candidate_and_gate(x)[1])
         x = block(x)
     return torch.stack(gates) if gates else x.new_empty(0, *x.shape)
-
-
-# [/gate-activity]
 
 
 def gate_biases(model: nn.Module) -> Tensor:

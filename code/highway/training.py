@@ -13,7 +13,6 @@ Loader = Iterable[tuple[Tensor, Tensor]]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
-# [train-model]
 def train_model(
     model: nn.Module,
     loader: Loader,
@@ -43,10 +42,6 @@ def train_model(
     return tally.means()
 
 
-# [/train-model]
-
-
-# [evaluate-model]
 @torch.no_grad()
 def evaluate_model(
     model: nn.Module,
@@ -67,9 +62,6 @@ def evaluate_model(
         tally.add(criterion(logits, labels), logits, labels)
     model.train(was_training)
     return tally.means()
-
-
-# [/evaluate-model]
 
 
 class _Tally:

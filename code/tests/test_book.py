@@ -1,5 +1,6 @@
 """The pages and the package say the same: formulas, printed code, the picture in the README, the contents."""
 
+import importlib
 import inspect
 import re
 import runpy
@@ -9,8 +10,8 @@ import matplotlib
 import pytest
 import torch
 import yaml
+from sphinx.pycode import ModuleAnalyzer
 
-from highway import layers, networks, probes, training
 from highway.layers import HighwayBlock, PlainBlock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,27 +69,20 @@ def test_the_plain_formula_of_the_text_is_what_the_block_computes():
     torch.testing.assert_close(torch.tanh(block.weight @ x.T + block.bias[:, None]).T, block(x), rtol=0, atol=1e-15)
 
 
-LISTING = r'\{literalinclude\} (\S+)\n:language: python\n:start-after: "# \[(.+?)\]"\n:end-before: "# \[(.+?)\]"'
-PRINTED = {
-    "highway-block": layers.HighwayBlock,
-    "block-mlp": networks.BlockMLP,
-    "highway-mlp": networks.HighwayMLP,
-    "plain-mlp": networks.PlainMLP,
-    "train-model": training.train_model,
-    "evaluate-model": training.evaluate_model,
-    "gradient-norms": probes.gradient_norms,
-    "gate-activity": probes.gate_activity,
-}
-
-
 def test_every_listing_prints_exactly_what_the_package_runs():
-    listings = [(page, *found) for page, text in TEXTS.items() for found in re.findall(LISTING, text)]
+    listings = [
+        (page, *found)
+        for page, text in TEXTS.items()
+        for found in re.findall(r"\{literalinclude\} (\S+)\n:language: python\n:pyobject: (\w+)\n", text)
+    ]
     assert len(listings) == sum(text.count("{literalinclude}") for text in TEXTS.values()) > 0
-    for page, file, start, end in listings:
-        source = (ROOT / page).parent.joinpath(file).resolve().read_text(encoding="utf-8")
-        region = source.split(f"# [{start}]\n")[1].split(f"# [{end}]")[0]
-        assert end == f"/{start}"
-        assert region.strip() == inspect.getsource(inspect.unwrap(PRINTED[start])).strip(), f"{page}: {start}"
+    for page, file, name in listings:
+        source = (ROOT / page).parent.joinpath(file).resolve()
+        _, first, last = ModuleAnalyzer.for_file(str(source), "").find_tags()[name]  # the lines that Sphinx prints
+        printed = source.read_text(encoding="utf-8").splitlines()[first - 1 : last]
+        runs = inspect.unwrap(getattr(importlib.import_module(f"highway.{source.stem}"), name))
+        assert Path(inspect.getsourcefile(runs)) == source
+        assert "\n".join(printed).strip() == inspect.getsource(runs).strip(), f"{page}: {name}"
 
 
 def test_the_picture_of_the_readme_is_drawn_from_the_stored_result(monkeypatch):
