@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,7 +146,7 @@ def _spare_full_run(experiment: "Experiment", out: Path) -> None:
             if (
                 found["configuration"]["source"] != "sample"
                 if file == result
-                else found["configuration_sha256"] == configuration_sha256(asdict(experiment))
+                else found["configuration_sha256"] == configuration_sha256(experiment.configuration())
             ):
                 raise CommandError(f"{file.parent} holds a full run, which --quick spares: choose another --out")
 
@@ -161,7 +160,7 @@ def _run(experiment: "Experiment", out: Path | None) -> None:
     def note(text: str) -> None:
         tqdm.write(f"highway: {text}", sys.stderr)
 
-    with Workspace(experiment.name, asdict(experiment), out, note) as workspace:
+    with Workspace(experiment.name, experiment.configuration(), out, note) as workspace:
         if workspace.remembered():
             note(f"{experiment.name} goes on after {workspace.remembered()} finished training runs")
         with tqdm(total=experiment.total_epochs(), desc=experiment.name, unit="epoch", dynamic_ncols=True) as bar:
@@ -295,7 +294,7 @@ def _allowed(experiment: "Experiment", out: Path | None) -> "list[Experiment]":
 def _check(allowed: "list[Experiment]", out: Path | None) -> "Result":
     from .results import check
 
-    return check(allowed[0].name, [asdict(experiment) for experiment in allowed], out)
+    return check(allowed[0].name, [experiment.configuration() for experiment in allowed], out)
 
 
 def _is_in_book(folder: Path) -> bool:

@@ -8,6 +8,7 @@ Nothing here touches the disk: `run` hands over plain data, and takes a `checkpo
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from torch.utils.data import TensorDataset
 
 from .data import Batches, mnist, sample
 from .networks import NETWORKS, BlockMLP
-from .probes import gradient_norms
+from .probes import gradient_norms, saved_bytes
 from .training import evaluate_model, fit
 
 Arrays = dict[str, np.ndarray]
@@ -30,7 +31,7 @@ Progress = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """One network of an experiment; `kind` is highway, plain or residual, `gate_bias` is None without a gate."""
+    """One network of an experiment; `kind` is a key of `NETWORKS`, `gate_bias` is None without a gate."""
 
     kind: str
     width: int
@@ -44,7 +45,7 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         if self.kind not in NETWORKS:
             raise ValueError(f"unknown kind of network {self.kind!r}: choose one of {', '.join(NETWORKS)}")
-        if (self.gate_bias is None) == (self.kind == "highway"):
+        if (self.gate_bias is None) != (self.kind in ("plain", "residual")):
             raise ValueError(f"a network of kind {self.kind!r} cannot have the gate bias {self.gate_bias!r}")
 
     @property
@@ -70,7 +71,8 @@ class Experiment:
 
     `split` is `book` (50,000 training and 10,000 validation images) or `80/20` (the first fifth of the training file
     for validation). `probe_steps` are the updates after which the gradient norms are taken, on the first 1,000
-    training images. `keep` names the networks whose weights of the first seed are stored.
+    training images. `keep` names the networks whose weights of the first seed are stored. With `cost`, what a training
+    step takes in time and memory is measured too.
     """
 
     name: str
@@ -87,7 +89,12 @@ class Experiment:
     standardise: bool = False
     probe_steps: tuple[int, ...] = ()
     keep: tuple[str, ...] = ()
+    cost: bool = False
     threads: int = 1
+
+    def configuration(self) -> dict:
+        """Return the fields as plain data. `cost` is left out unless asked for: it came later than some results."""
+        return {name: value for name, value in asdict(self).items() if name != "cost" or value}
 
     def quick(self) -> "Experiment":
         """Return a version of a few seconds: the sample's digits, one rate, one seed."""
@@ -132,6 +139,39 @@ def depth20_networks(depth: int = 20) -> tuple[NetworkSpec, ...]:
     )
 
 
+def sweep_networks(depths: tuple[int, ...] = (10, 20, 50, 100)) -> tuple[NetworkSpec, ...]:
+    return tuple(
+        spec
+        for depth in depths
+        for spec in (
+            NetworkSpec("highway", 50, depth, gate_bias=-2.0),
+            NetworkSpec("highway", 50, depth, gate_bias=-math.log(depth)),
+            NetworkSpec("plain", 71, depth, "he"),
+            NetworkSpec("plain", 71, depth),
+        )
+    )
+
+
+WAYS = (("highway", 50), ("free", 41), ("residual", 71), ("fixed", 71), ("plain", 71))
+"""The ways to combine x and H, each as wide as comes nearest to the 5,100 parameters of a highway-50 block."""
+
+
+def carry_networks(depths: tuple[int, ...] = (20, 50)) -> tuple[NetworkSpec, ...]:
+    return tuple(
+        NetworkSpec(kind, width, depth, "he", None if kind in ("plain", "residual") else -2.0)
+        for depth in depths
+        for kind, width in WAYS
+    )
+
+
+def carry_aware_networks(depths: tuple[int, ...] = (50,)) -> tuple[NetworkSpec, ...]:
+    return tuple(
+        NetworkSpec(kind, width, depth, "default", None if kind == "residual" else -math.log(depth))
+        for depth in depths
+        for kind, width in WAYS[:-1]
+    )
+
+
 CATALOGUE: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -148,6 +188,34 @@ CATALOGUE: dict[str, Experiment] = {
             networks=depth20_networks(),
             rates=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
             probe_steps=log_steps(20 * 391), keep=("highway-50-default", "highway-50-he"),
+        ),
+        Experiment(
+            name="depth-sweep",
+            title="Ten to a hundred blocks: highway with two gate biases, plain with two initialisations, tuned rates",
+            networks=sweep_networks(),
+            rates=(0.003, 0.01, 0.03, 0.1, 0.3), seeds=(0, 1, 2), epochs=5,
+            probe_steps=(0, 5 * 391),
+        ),
+        Experiment(
+            name="carry",
+            title="Four ways to combine a layer's input and its proposal, and none, at equal parameters, "
+            "He initialisation, tuned rates",
+            networks=carry_networks(),
+            rates=(0.003, 0.01, 0.03, 0.1, 0.3), seeds=(0, 1, 2), epochs=5,
+            cost=True,
+        ),
+        Experiment(
+            name="carry-aware",
+            title="The four ways at fifty blocks, PyTorch's default and the depth-aware gate bias, tuned rates",
+            networks=carry_aware_networks(),
+            rates=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), seeds=(0, 1, 2), epochs=5,
+        ),
+        Experiment(
+            name="gate-bias",
+            title="Twenty blocks, gates from open to shut: what a negative bias costs",
+            networks=tuple(NetworkSpec("highway", 50, 20, gate_bias=float(-b)) for b in (0, 1, 2, 3, 4, 6, 8, 10)),
+            rates=(0.03, 0.1, 0.3, 1.0), seeds=(0, 1, 2), epochs=3,
+            probe_steps=log_steps(3 * 391),
         ),
     )
 }  # fmt: skip
@@ -202,7 +270,7 @@ def run(
         def tell(epochs: int, loss: float) -> None:
             nonlocal told
             told += epochs
-            progress(epochs, f"{spec.label} rate {rate:g} seed {seed}: loss {loss:.4f}")
+            progress(epochs, f"{spec.label} L={spec.depth} rate {rate:g} seed {seed}: loss {loss:.4f}")
 
         def compute() -> Arrays:
             return train_once(experiment, spec, rate, seed, data, stage == "final", tell)
@@ -210,7 +278,7 @@ def run(
         net = f"{spec.label}-L{spec.depth}-{spec.activation}-b{spec.gate_bias}"
         found = checkpoint(f"{stage}-{net}-rate{rate!r}-seed{seed}", compute)
         if told < experiment.epochs:  # remembered, or ended by a loss that was not finite
-            progress(experiment.epochs - told, f"{spec.label} rate {rate:g} seed {seed}")
+            progress(experiment.epochs - told, f"{spec.label} L={spec.depth} rate {rate:g} seed {seed}")
         return found
 
     with repeatable(experiment.threads):
@@ -226,7 +294,7 @@ def run(
                     for rate in experiment.rates
                     for found in [train("tuning", spec, rate, experiment.tuning_seed)]
                 ]
-                best = max(tried, key=lambda row: (row["accuracy"], -row["loss"]))
+                best = choose(tried)
                 rate = best["rate"]
                 tuning += [row | {"chosen": row is best} for row in tried]
             for seed in experiment.seeds:
@@ -244,6 +312,12 @@ def run(
                         "weights": spec.label, "seed": seed, "spec": asdict(spec),
                         "accuracy": {name: float(found[f"accuracy.{name}"]) for name in ("test", "sample")},
                     })  # fmt: skip
+        if experiment.cost:
+            measured = checkpoint("cost", lambda: measure_cost(experiment, data["train"]))
+            sizes = [(spec.name, spec.init, spec.depth, spec.width) for spec in experiment.networks]
+            outcome.tables["cost"] = pd.DataFrame(sizes, columns=["network", "init", "depth", "width"]).assign(
+                **measured
+            )
     outcome.history = pd.concat(histories, ignore_index=True)
     if tuning:
         outcome.tables["tuning"] = pd.DataFrame(tuning)
@@ -302,6 +376,31 @@ def train_once(
     return found
 
 
+def measure_cost(experiment: Experiment, train: TensorDataset, turns: int = 25) -> Arrays:
+    """Return for every network its `parameters`, the `bytes` that a step keeps for the backward pass, and `seconds`.
+
+    Seconds are those of one step of SGD without momentum, the median over turns: the networks take turns, so that what
+    else the machine does meets all of them alike.
+    """
+    criterion = nn.CrossEntropyLoss()
+    inputs, labels = train[: experiment.batch_size]
+    models = [spec.build(0) for spec in experiment.networks]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.0, fused=True) for model in models]
+    seconds = np.zeros((turns + 1, len(models)))
+    for turn in range(turns + 1):  # the first one warms up
+        for i, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            criterion(model(inputs), labels).backward()
+            optimizer.step()
+            seconds[turn, i] = time.perf_counter() - start
+    return {
+        "parameters": np.array([sum(p.numel() for p in model.parameters()) for model in models]),
+        "bytes": np.array([saved_bytes(model, inputs) for model in models]),
+        "seconds": np.median(seconds[1:], axis=0),
+    }
+
+
 @contextmanager
 def repeatable(threads: int) -> Iterator[None]:
     """Deterministic algorithms and a fixed number of threads, so that sums are taken in one order."""
@@ -321,6 +420,11 @@ def _history(found: Arrays) -> pd.DataFrame:
 
 def _before_divergence(history: pd.DataFrame) -> pd.Series:
     return history["epoch"] < history.loc[~np.isfinite(history["loss"]), "epoch"].min()
+
+
+def choose(tried: list[dict]) -> dict:
+    """Return the trial with the best validation accuracy, and among equals the one with the smallest loss."""
+    return max(tried, key=lambda row: (row["accuracy"], -row["loss"]))
 
 
 def _last(found: Arrays) -> dict[str, float]:

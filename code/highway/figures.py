@@ -3,6 +3,7 @@
 Where several seeds were run, a line is their median and the band reaches from the smallest to the largest.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
@@ -13,18 +14,28 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from .style import INK, PALETTE, SEQUENTIAL
+from .style import INK, PALETTE, PAPER, SEQUENTIAL
 
 INIT_TITLES = {"default": "PyTorch's default", "he": "He initialisation", "xavier": "Xavier initialisation"}
 
 OTHERS = (PALETTE["violet"], PALETTE["ochre"], PALETTE["neutral"])
 
 
+KINDS = {kind: PALETTE[kind] for kind in ("plain", "highway", "residual")} | {
+    "free": PALETTE["violet"], "fixed": PALETTE["ochre"],
+}  # fmt: skip
+
+
 def network_colour(name: str) -> str:
-    """Return the colour of a network by the kind in its name: `highway-50` has that of highway."""
-    return PALETTE.get(name.partition("-")[0], PALETTE["neutral"])
+    """Return the colour of a network by the kind that its name begins with: `highway-50` has that of highway."""
+    return KINDS.get(_kind(name), PALETTE["neutral"])
+
+
+def _kind(name: str) -> str:
+    return re.split(r"[-, ]", name)[0]
 
 
 def _full_range(values: pd.Series) -> tuple[float, float]:
@@ -273,7 +284,7 @@ def plot_by_block(series: Mapping[str, Sequence[float]], ylabel: str, first: int
     figure, axis = plt.subplots(figsize=(6.2, 3.2))
     others = cycle(OTHERS)
     for (name, values), dash in zip(series.items(), cycle([(), (4, 2), (1, 1.5), (5, 1, 1, 1)]), strict=False):
-        colour = network_colour(name) if name.partition("-")[0] in PALETTE else next(others)
+        colour = network_colour(name) if _kind(name) in KINDS else next(others)
         axis.plot(np.arange(first, first + len(values)), values, color=colour, dashes=dash, label=name)
     axis.set(xlabel="block", ylabel=ylabel)
     axis.set(yscale="log") if log else axis.set(ylim=(0, None))
@@ -289,4 +300,54 @@ def plot_gate_limits(biases: np.ndarray, to_input: np.ndarray, to_candidate: np.
     axis.plot(biases, to_candidate, color=PALETTE["violet"], dashes=(4, 2), label="largest |y - H|")
     axis.set(yscale="log", xlabel="gate bias", ylabel="distance")
     axis.legend()
+    return figure
+
+
+def plot_prediction(
+    measured: pd.DataFrame,
+    predicted: pd.DataFrame,
+    xlabel: str,
+    ylabel: str,
+    log: bool = True,
+    panel: str | None = None,
+) -> Figure:
+    """Plot what was measured as a solid line with a band over seeds, and what was predicted as dots upon it.
+
+    Both frames are tidy: columns series, x and value, and `measured` has a seed too. A series that is named after a
+    network has that network's colour; `panel` names a column whose values get an axis each.
+    """
+    _require_rows(measured)
+    panels = list(dict.fromkeys(measured[panel])) if panel else [None]
+    names = list(dict.fromkeys([*measured["series"], *predicted["series"]]))
+    others, colours = cycle(OTHERS), {}
+    for name in names:
+        colours[name] = network_colour(name) if _kind(name) in KINDS else next(others)
+    dashes, seen = {}, {}
+    for name in names:  # the first series of a colour is solid
+        seen.setdefault(colours[name], cycle(["", (5, 2), (2, 1.5), (6, 1.5, 1.5, 1.5)]))
+        dashes[name] = next(seen[colours[name]])
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.2, 3.3), sharey=True, squeeze=False)
+    for axis, value in zip(axes[0], panels, strict=True):
+        here, there = (frame if value is None else frame[frame[panel] == value] for frame in (measured, predicted))
+        sns.lineplot(
+            here, x="x", y="value", hue="series", style="series", hue_order=names, style_order=names, palette=colours,
+            dashes=dashes, estimator="median", errorbar=_full_range, ax=axis, legend=axis is axes[0, 0],
+        )  # fmt: skip
+        for name, part in there.groupby("series", sort=False):
+            few = part.iloc[np.unique(np.linspace(0, len(part) - 1, 13).round().astype(int))]
+            axis.plot(
+                few["x"], few["value"], linestyle="none", marker="o", markersize=5,
+                markerfacecolor=PAPER, markeredgecolor=colours[name], zorder=4,
+            )  # fmt: skip
+        axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0, 0] else "")
+        if value is not None:
+            axis.set_title(str(value))
+    if log:  # when all is drawn, as above; the axes share it
+        axes[0, 0].set_yscale("log")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    handles.append(
+        Line2D([], [], linestyle="none", marker="o", markersize=5, markerfacecolor=PAPER, markeredgecolor=INK)
+    )
+    axes[0, 0].get_legend().remove()
+    figure.legend(handles, [*labels, "predicted"], loc="outside upper center", ncols=min(4, len(handles)))
     return figure

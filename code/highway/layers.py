@@ -1,4 +1,4 @@
-"""The blocks that a deep network repeats: plain, highway and residual.
+"""The blocks that a deep network repeats: plain, highway, residual, and two relatives of the highway block.
 
 Every block maps a batch of states of width d to a batch of the same shape, so that any number of them can be
 stacked. Shapes are written (..., d): all leading dimensions are batch dimensions.
@@ -113,6 +113,43 @@ class HighwayBlock(nn.Module):
         return torch.lerp(x, h, t)  # x + t * (h - x)
 
 
+class FreeCarryBlock(nn.Module):
+    """A highway layer whose carry gate is free: y = T * H + C * x, elementwise, with::
+
+        H = act(x W_H^T + b_H)         the proposal
+        T = sigmoid(x W_T^T + b_T)     the transform gate
+        C = sigmoid(x W_C^T + b_C)     the carry gate
+
+    `weight` (3d, d) stacks W_H, W_T and W_C, and `bias` (3d,) likewise. b_T is
+    filled with `gate_bias` and b_C with its negative, so that C starts at 1 - T.
+    Shapes and errors as for `HighwayBlock`.
+    Source: Srivastava, Greff and Schmidhuber 2015, equation 2.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        activation: str = "relu",
+        gate_bias: float = -2,
+        init: str = "default",
+    ):
+        super().__init__()
+        d = self.in_features = check_size("in_features", in_features)
+        self.activation = activation
+        self.act = get_activation(activation)
+        self.weight = nn.Parameter(torch.empty(3 * d, d))  # W_H, W_T, W_C
+        self.bias = nn.Parameter(torch.empty(3 * d))  # b_H, b_T, b_C
+        for weight, bias in zip(self.weight.split(d), self.bias.split(d), strict=True):
+            initialise(weight, bias, init)
+        with torch.no_grad():
+            self.bias[d : 2 * d] = gate_bias
+            self.bias[2 * d :] = -gate_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, t, c = (x @ self.weight.T + self.bias).chunk(3, dim=-1)  # (..., d) each
+        return self.act(h) * torch.sigmoid(t) + x * torch.sigmoid(c)
+
+
 class PlainBlock(nn.Module):
     """One plain layer: y = act(x W^T + b).
 
@@ -143,3 +180,24 @@ class ResidualBlock(PlainBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + super().forward(x)
+
+
+class FixedGateBlock(PlainBlock):
+    """A highway layer whose gate is a constant: y = t * H + (1 - t) * x with t = sigmoid(`gate_bias`).
+
+    Nothing of the gate is learned. Shapes, parameters and other errors as for `PlainBlock`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        activation: str = "relu",
+        gate_bias: float = -2,
+        init: str = "default",
+    ):
+        super().__init__(in_features, activation, init)
+        self.gate_bias = gate_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = 1 / (1 + math.exp(-self.gate_bias))
+        return torch.lerp(x, super().forward(x), t)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .layers import HighwayBlock, PlainBlock, ResidualBlock, check_size, initialise
+from .layers import FixedGateBlock, FreeCarryBlock, HighwayBlock, PlainBlock, ResidualBlock, check_size, initialise
 
 
 class BlockMLP(nn.Module):
@@ -103,4 +103,48 @@ class ResidualMLP(BlockMLP):
         )  # fmt: skip
 
 
-NETWORKS: dict[str, type[BlockMLP]] = {"highway": HighwayMLP, "plain": PlainMLP, "residual": ResidualMLP}
+class FreeCarryMLP(BlockMLP):
+    """`num_layers` blocks `FreeCarryBlock`; the rest is `BlockMLP`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        num_classes: int,
+        activation: str = "relu",
+        gate_bias: float = -2,
+        init: str = "default",
+    ):
+        super().__init__(
+            input_size, hidden_size, num_layers, num_classes,
+            lambda d: FreeCarryBlock(d, activation, gate_bias, init), init,
+        )  # fmt: skip
+
+
+class FixedGateMLP(BlockMLP):
+    """`num_layers` blocks `FixedGateBlock`; the rest is `BlockMLP`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        num_classes: int,
+        activation: str = "relu",
+        gate_bias: float = -2,
+        init: str = "default",
+    ):
+        super().__init__(
+            input_size, hidden_size, num_layers, num_classes,
+            lambda d: FixedGateBlock(d, activation, gate_bias, init), init,
+        )  # fmt: skip
+
+
+NETWORKS: dict[str, type[BlockMLP]] = {
+    "highway": HighwayMLP,
+    "plain": PlainMLP,
+    "residual": ResidualMLP,
+    "free": FreeCarryMLP,
+    "fixed": FixedGateMLP,
+}

@@ -135,3 +135,20 @@ def lesioned(model: nn.Module, block: int) -> Iterator[nn.Module]:
         yield model
     finally:
         model.blocks[block - 1] = intact
+
+
+def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
+    """Return how many bytes one forward pass keeps for the backward pass, parameters and inputs not counted."""
+    owned = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), inputs)}
+    kept = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()  # the tensor itself would hold on to the graph that holds on to it
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(inputs)
+    del output
+    return sum(kept.values())

@@ -27,7 +27,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,8 +46,11 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "HIGHWAY_RESULTS"
 PACKAGE = Path(__file__).resolve().parent
-CODE = ("data", "layers", "networks", "training")
+CODE = ("data", "layers", "networks", "training", "probes", "experiments")
 """The modules whose code decides the numbers of a result."""
+
+ROOTS = ("NetworkSpec", "load_data", "train_once", "choose", "repeatable", "_last", "_norms", "_before_divergence")
+"""What every experiment calls; the network of each kind comes on top. What these use is the code of a result."""
 
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "mlxtend")
 """The packages whose versions a record names."""
@@ -63,7 +66,16 @@ _FIELDS = {
     "schema": {"const": SCHEMA},
     "name": _TEXT,
     "title": _TEXT,
-    "configuration": {"type": "object"},
+    "configuration": {
+        "type": "object",
+        "required": ["networks"],
+        "properties": {
+            "networks": {
+                "type": "array",
+                "items": {"type": "object", "required": ["kind"], "properties": {"kind": _TEXT}},
+            }
+        },
+    },
     "configuration_sha256": _SHA256,
     "fingerprint": _SHA256,
     "versions": {"type": "object", "required": ["python", *PACKAGES], "additionalProperties": _TEXT},
@@ -120,22 +132,60 @@ def results_folder() -> Path:
     return book / "results"
 
 
-def fingerprint() -> str:
-    """Return the SHA-256 of the code that decides a result: the modules of `CODE`, without what is only read by people.
+def fingerprint(kinds: Iterable[str], also: Iterable[str] = ()) -> str:
+    """Return the SHA-256 of the code that decides a result with networks of these kinds (see `NETWORKS`).
 
-    Comments, docstrings and layout do not count. Neither does the Python that computes it: the syntax tree is written
-    out by a rule of our own (the name of each node and its fields that are not empty), since `ast.dump` and
+    That code is every definition of the modules `CODE` that `ROOTS`, the names in `also` and those networks use,
+    directly or not: what they do not use, such as a new kind of block, may change without making the result stale. A
+    name counts as used where it is written; two definitions of one name count both.
+    Comments, docstrings, annotations and layout do not count. Neither does the Python that computes it: the syntax tree
+    is written out by a rule of our own (the name of each node and its fields that are not empty), since `ast.dump` and
     `ast.unparse` change between versions, and fields that a later version adds are empty in code that runs on all.
     """
-    code = "\n".join(f"{name}: {_canonical(ast.parse((PACKAGE / f'{name}.py').read_bytes()))}" for name in CODE)
-    return hashlib.sha256(code.encode()).hexdigest()
+    definitions: dict[str, list[ast.AST]] = {}
+    for module in CODE:
+        for statement in ast.parse((PACKAGE / f"{module}.py").read_bytes()).body:
+            for name, definition in _bound(statement):
+                definitions.setdefault(name, []).append(definition)
+    (networks,) = definitions.pop("NETWORKS")
+    kinds_and_names = zip(networks.value.keys, networks.value.values, strict=True)
+    classes = {ast.literal_eval(kind): name.id for kind, name in kinds_and_names}
+    used = {kind: classes.get(kind, "") for kind in kinds}
+    wanted, code = [*ROOTS, *also, *used.values()], {"": used}
+    while wanted:
+        name = wanted.pop()
+        if name in definitions and name not in code:
+            code[name] = sorted({_canonical(definition) for definition in definitions[name]})
+            wanted += re.findall(r"Name\(id='(\w+)'", "".join(code[name]))
+    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
+
+
+def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the names that a statement of a module binds, each with what it is bound to."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name, statement
+        case ast.Assign(targets=targets):
+            for node in (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)):
+                yield node.id, statement
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name, statement
+        case ast.Import(names=aliases):
+            for alias in aliases:
+                yield (alias.asname or alias.name).partition(".")[0], alias
+        case ast.ImportFrom(names=aliases, level=0):
+            for alias in aliases:
+                yield alias.asname or alias.name, ast.ImportFrom(statement.module, [alias], 0)
 
 
 def _canonical(node: Any) -> str:
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.AST):
-        fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
+        fields = (
+            (name, value) for name, value in ast.iter_fields(node)
+            if value not in (None, []) and name not in ("annotation", "returns")
+        )  # fmt: skip
         return f"{type(node).__name__}({', '.join(f'{name}={_canonical(value)}' for name, value in fields)})"
     if isinstance(node, list):
         return f"[{', '.join(_canonical(item) for item in node if not _is_text_alone(item))}]"
@@ -251,9 +301,10 @@ def _read(path: Path, name: str, remedy: str) -> Result:
         files[file] = content(file)
         if _sha256(files[file]) != expected:
             raise damaged(file, f"its SHA-256 is {_sha256(files[file])[:12]}..., and not {expected[:12]}...")
-    if record["fingerprint"] != fingerprint():
+    if record["fingerprint"] != _fingerprint_for(record["configuration"]):
         raise ResultError(
-            f"{path / 'record.json'} is stale: the code of {', '.join(CODE)} has changed since; {remedy}",
+            f"{path / 'record.json'} is stale: the code that trains and measures its networks has changed since; "
+            f"{remedy}",
             "stale",
         )
     try:
@@ -264,6 +315,11 @@ def _read(path: Path, name: str, remedy: str) -> Result:
     if problem:
         raise damaged("history.csv", problem)
     return Result(path, record, history, files)
+
+
+def _fingerprint_for(configuration: dict) -> str:
+    kinds = [network["kind"] for network in configuration["networks"]]
+    return fingerprint(kinds, ["measure_cost"] if configuration.get("cost") else [])
 
 
 def _no_constant(name: str) -> None:
@@ -333,7 +389,7 @@ class Workspace:
         self._command = run_command(name, self.folder, configuration.get("source") == "sample")
         self._state = {
             "configuration_sha256": configuration_sha256(self.configuration),
-            "fingerprint": fingerprint(),
+            "fingerprint": _fingerprint_for(self.configuration),
             "versions": {package: version(package) for package in ("torch", "numpy")},
             "processor": processor(),
         }
@@ -400,13 +456,13 @@ class Workspace:
                 content = b""
             if content[:32] == hashlib.sha256(content[32:]).digest():
                 found = _read_npz(content[32:])
-                self.seconds += float(found.pop("seconds"))
+                self.seconds += float(found.pop("_wall_seconds"))
                 return found
             self.note(f"{path} is damaged: computing it again")
         start = time.perf_counter()
         found = compute()
         seconds = time.perf_counter() - start
-        content = _npz(found | {"seconds": np.array(seconds)})
+        content = _npz(found | {"_wall_seconds": np.array(seconds)})
         with self._writing():
             _write_whole(path, hashlib.sha256(content).digest() + content)
         self.seconds += seconds

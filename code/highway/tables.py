@@ -50,23 +50,35 @@ def median_and_range(values: Iterable[float], digits: int, percent: bool = False
 def final_values(history: pd.DataFrame, split: str, metric: str) -> pd.Series:
     """Return the last epoch's `metric` on `split`, one value a run, in the order of the history."""
     rows = history[history["split"] == split]
-    runs = ["network", "init", "rate", "seed"]
-    return rows.groupby(runs, sort=False)[metric].last()
+    return rows.groupby([*_identity(rows), "rate", "seed"], sort=False, dropna=False)[metric].last()
+
+
+def _identity(history: pd.DataFrame) -> list[str]:
+    """The columns that tell the networks of an experiment apart."""
+    return [name for name in ("network", "init", "depth", "gate_bias") if name in history]
 
 
 def summary(history: pd.DataFrame) -> pd.DataFrame:
-    """Return the final table of an experiment, a row a (network, init): medians over seeds, with the full range.
+    """Return the final table of an experiment, a row a network: medians over seeds, with the full range.
 
-    `history` is the tidy history of a record. `finished` counts the runs that did not diverge, and the columns behind
-    it are about these.
+    `history` is the tidy history of a record; networks that share name and initialisation are told apart by their depth
+    and gate bias. `finished` counts the runs that did not diverge, and the columns behind it are about these.
     """
     rows = []
-    for (network, init), runs in history.groupby(["network", "init"], sort=False):
+    identity = _identity(history)
+    within = history.groupby(["network", "init"], sort=False)
+    several = [name for name in identity[2:] if (within[name].nunique() > 1).any()]
+    for key, runs in history.groupby(identity, sort=False, dropna=False):
+        network, init, *rest = key
+        extra = {
+            name.replace("_", " "): value for name, value in zip(identity[2:], rest, strict=True) if name in several
+        }
         seeds = runs.loc[runs["split"] == "test", "seed"].unique()
         whole = runs[runs["seed"].isin(seeds)]
         row = {
             "network": network,
             "initialisation": init,
+            **{name: "none" if pd.isna(value) else f"{value:.3g}" for name, value in extra.items()},
             "rate": f"{runs['rate'].iloc[0]:g}",
             "finished": f"{len(seeds)} of {runs['seed'].nunique()}",
             "training loss": median_and_range(final_values(whole, "train", "loss"), 4),
@@ -78,7 +90,10 @@ def summary(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def rate_table(tuning: pd.DataFrame) -> pd.DataFrame:
-    """Return the validation accuracy in per cent, a row a network and a column a rate; the chosen one is starred."""
+    """Return the validation accuracy in per cent, a row a network and a column a rate; the chosen one is starred.
+
+    `tuning` holds networks of one depth, told apart by name and initialisation.
+    """
     cells = tuning.assign(
         cell=[
             "diverged" if row.accuracy == 0 else f"{100 * row.accuracy:.2f}" + (" *" if row.chosen else "")

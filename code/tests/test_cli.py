@@ -360,6 +360,37 @@ def test_another_configuration_makes_a_result_stale(tiny, says, monkeypatch):
     assert says("verify", "tiny")[0] == 1
 
 
+def test_a_kind_that_is_no_more_makes_a_result_stale(tiny, says, monkeypatch):
+    assert says("run", "tiny")[0] == 0
+    path = tiny / "tiny" / "record.json"
+    record = json.loads(path.read_text())
+    record["configuration"]["networks"][1]["kind"] = "recurrent"
+    record["configuration_sha256"] = results.configuration_sha256(record["configuration"])
+    path.write_text(json.dumps(record))
+    assert "stale" in says("list")[1][2]
+    for command in ("verify", "table"):
+        status, _, errors = says(command, "tiny")
+        assert status == 1
+        assert errors == [
+            f"highway: {path} is stale: the code that trains and measures its networks has changed since; "
+            f"run `highway run tiny`"
+        ]
+    assert says("run", "--all")[0] == 0
+    assert "fresh" in says("list")[1][2]
+
+
+def test_a_run_that_measures_the_cost_too(tiny, says, monkeypatch):
+    assert says("run", "tiny")[0] == 0
+    assert "cost" not in results.load("tiny").record["configuration"]
+    monkeypatch.setattr(experiments, "CATALOGUE", {"tiny": replace(TINY, cost=True)})
+    assert "stale" in says("list")[1][2]
+    assert says("run", "tiny")[0] == 0
+    result = results.load("tiny")
+    assert result.record["configuration"]["cost"] is True
+    assert list(result.table("cost")["network"]) == ["highway-5", "plain-5"]
+    assert "fresh" in says("list")[1][2]
+
+
 def test_all_runs_what_has_no_fresh_result(tiny, says, monkeypatch):
     monkeypatch.setattr(experiments, "CATALOGUE", {"tiny": TINY, "twin": replace(TINY, name="twin")})
     assert says("run", "tiny")[0] == 0
@@ -451,7 +482,7 @@ def test_a_run_without_data(says, monkeypatch, tmp_path):
 
 def test_a_run_beside_another(tiny, says):
     assert says("run", "tiny")[0] == 0
-    with results.Workspace("tiny", {"name": "tiny"}):
+    with results.Workspace("tiny", {"name": "tiny", "networks": []}):
         status, _, errors = says("run", "tiny")
     assert status == 1
     assert errors == [

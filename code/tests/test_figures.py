@@ -92,6 +92,21 @@ def biases():
     return np.full((4, 6), -2.0), np.random.default_rng(3).normal(-3, 1, (4, 6))
 
 
+def prediction(seeds=3):
+    """Two networks and something else, measured with seeds and predicted, for two initialisations."""
+    rng = np.random.default_rng(6)
+    rows = [
+        (init, series, seed, x, 10.0 ** rng.uniform(-6, 0))
+        for init in INITS
+        for series in ("plain-20", "highway, b = -2", "bound")
+        for seed in range(seeds)
+        for x in range(5)
+    ]
+    measured = pd.DataFrame(rows, columns=["init", "series", "seed", "x", "value"])
+    predicted = measured[measured["seed"] == 0].drop(columns="seed").assign(value=lambda rows: rows["value"] * 1.5)
+    return measured, predicted
+
+
 FIGURES = {
     "plot_curves": lambda: figures.plot_curves(history()),
     "plot_test_accuracy": lambda: figures.plot_test_accuracy(history()),
@@ -102,6 +117,7 @@ FIGURES = {
     "plot_digits": lambda: figures.plot_digits(np.random.default_rng(4).uniform(size=(3, 28, 28)), [7, 0, 4]),
     "plot_gate_biases": lambda: figures.plot_gate_biases(*biases()),
     "plot_by_block": lambda: figures.plot_by_block({"plain-20": [3, 2, 1], "another": [1, 2, 3]}, "value"),
+    "plot_prediction": lambda: figures.plot_prediction(*prediction(), "block", "gain", panel="init"),
     "plot_gate_limits": lambda: figures.plot_gate_limits(np.array([-9, 0, 9]), [1e-4, 0.5, 1.0], [1.0, 0.5, 1e-4]),
 }
 WITH_COLOUR_MAP = {"plot_gradient_maps", "plot_gate_map", "plot_digits"}
@@ -226,10 +242,21 @@ def test_colour_bars_say_what_they_show(name):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("plain-20", "plain"), ("highway-50", "highway"), ("highway", "highway"), ("residual-9", "residual")],
-)
+    [
+        ("plain-20", "plain"), ("highway-50", "highway"), ("highway", "highway"), ("residual-9", "residual"),
+        ("free-41", "violet"), ("fixed-71", "ochre"), ("highway, b = -2", "highway"), ("plain 71", "plain"),
+    ],
+)  # fmt: skip
 def test_a_network_has_the_colour_of_its_kind(name, kind):
     assert figures.network_colour(name) == PALETTE[kind]
+
+
+def test_every_kind_has_a_colour_of_its_own():
+    """Of the kinds of the package, which figures may not import."""
+    from highway.networks import NETWORKS
+
+    assert set(figures.KINDS) == set(NETWORKS)
+    assert len(set(figures.KINDS.values())) == len(NETWORKS)
 
 
 def test_an_unknown_kind_is_neutral():
@@ -461,6 +488,57 @@ def test_gate_limits_show_both_distances():
     assert {tuple(line.get_xdata()) for line in axis.lines} == {(-9, 0, 9)}
 
 
+@pytest.mark.parametrize("panel", [None, "init"])
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_prediction_lies_as_dots_upon_what_was_measured(panel, log, seeds):
+    measured, predicted = prediction(seeds)
+    if panel is None:
+        measured, predicted = (frame[frame["init"] == "he"] for frame in (measured, predicted))
+    figure = figures.plot_prediction(measured, predicted, "block", "gain", log=log, panel=panel)
+    colours = {"plain-20": PALETTE["plain"], "highway, b = -2": PALETTE["highway"], "bound": figures.OTHERS[0]}
+    assert [axis.get_title() for axis in figure.axes] == (list(INITS) if panel else [""])
+    for axis, init in zip(figure.axes, INITS if panel else ["he"], strict=True):
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("block", "gain")
+        assert axis.get_yscale() == ("log" if log else "linear")
+        drawn = [line for line in axis.lines if len(line.get_xdata())]
+        dots = {to_hex(line.get_markeredgecolor()): line for line in drawn if line.get_marker() == "o"}
+        solid = {to_hex(line.get_color()): line for line in drawn if line.get_linestyle() == "-"}
+        assert len(drawn) == len(dots) + len(solid) == 6
+        for name, colour in colours.items():
+            here, there = (
+                frame[(frame["init"] == init) & (frame["series"] == name)] for frame in (measured, predicted)
+            )
+            over_seeds = here.groupby("x")["value"]
+            np.testing.assert_allclose(np.asarray(solid[colour].get_ydata(), float), over_seeds.median())
+            limits = np.stack([over_seeds.median().index, over_seeds.min(), over_seeds.max()], 1)
+            if seeds > 1:
+                np.testing.assert_allclose(bands(axis)[colour], limits)
+            assert dots[colour].get_linestyle() == "None"
+            assert list(dots[colour].get_xdata()) == list(there["x"])
+            assert list(dots[colour].get_ydata()) == list(there["value"])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts] == [*colours, "predicted"]
+    assert [to_hex(handle.get_color()) for handle in legend.legend_handles[:3]] == list(colours.values())
+    assert all(axis.get_legend() is None for axis in figure.axes)
+
+
+def test_series_of_one_kind_differ_in_the_dash():
+    measured, _ = prediction()
+    names = {"plain-20": "highway, b = -2", "highway, b = -2": "highway, b = -ln L"}
+    measured = measured.replace({"series": names})
+    (axis,) = figures.plot_prediction(measured, measured[:0], "block", "gain").axes
+    assert set(lines(axis)) == {(PALETTE["highway"], True), (PALETTE["highway"], False), (figures.OTHERS[0], True)}
+
+
+def test_of_many_predicted_points_about_a_dozen_are_drawn():
+    measured = pd.DataFrame({"series": "plain", "seed": 0, "x": range(100), "value": np.arange(1.0, 101)})
+    (axis,) = figures.plot_prediction(measured, measured, "block", "gain").axes
+    (dots,) = (line for line in axis.lines if line.get_marker() == "o" and len(line.get_xdata()))
+    assert 12 <= len(dots.get_xdata()) <= 24
+    np.testing.assert_array_equal(np.asarray(dots.get_xdata()) + 1, dots.get_ydata())
+
+
 @pytest.mark.parametrize("plot", [figures.plot_curves, figures.plot_gradient_flow])
 def test_the_median_of_an_even_number_of_seeds_is_that_of_the_numbers_in_every_column(plot):
     if plot is figures.plot_curves:
@@ -507,6 +585,7 @@ def test_a_history_of_four_splits_can_be_drawn():
         (figures.plot_gradient_flow, norms()[:0]),
         (figures.plot_gradient_maps, norms()[:0]),
         (figures.plot_rate_search, pd.DataFrame(columns=["network", "init", "rate", "accuracy", "chosen"])),
+        (lambda rows: figures.plot_prediction(rows, rows, "x", "y"), prediction()[0][:0]),
         (lambda images: figures.plot_digits(images, []), np.empty((0, 28, 28))),
     ],
 )

@@ -15,6 +15,8 @@ from torch.func import functional_call, jacrev, stack_module_state, vmap
 from highway.layers import (
     ACTIVATIONS,
     INITIALISATIONS,
+    FixedGateBlock,
+    FreeCarryBlock,
     HighwayBlock,
     PlainBlock,
     ResidualBlock,
@@ -23,7 +25,7 @@ from highway.layers import (
 )
 
 EPSILON = torch.finfo(torch.float32).eps
-BLOCKS = (HighwayBlock, PlainBlock, ResidualBlock)
+BLOCKS = (HighwayBlock, FreeCarryBlock, PlainBlock, ResidualBlock, FixedGateBlock)
 
 
 def linear(weight, bias):
@@ -162,6 +164,127 @@ def test_plain_and_residual_block_equal_a_linear_twin(kind, activation):
     block, x = kind(5, activation), torch.randn(3, 5)
     expected = get_activation(activation)(linear(block.weight, block.bias)(x))
     torch.testing.assert_close(block(x), x + expected if kind is ResidualBlock else expected)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_free_carry_block_equals_its_twin_of_three_linear_layers(activation):
+    torch.manual_seed(1)
+    d = 7
+    block = FreeCarryBlock(d, activation, gate_bias=-0.5).double()
+    with torch.no_grad():
+        block.bias[2 * d :] += 0.7  # so that C is not 1 - T anywhere
+    twins = [linear(w, b) for w, b in zip(block.weight.split(d), block.bias.split(d), strict=True)]
+    x, upstream = torch.randn(2, 11, d, dtype=torch.float64)
+    x.requires_grad_()
+    x_of_twins = x.detach().clone().requires_grad_()
+
+    to_h, to_t, to_c = twins
+    h = get_activation(activation)(to_h(x_of_twins))
+    expected = torch.sigmoid(to_t(x_of_twins)) * h + torch.sigmoid(to_c(x_of_twins)) * x_of_twins
+    y = block(x)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-14)
+    y.backward(upstream)
+    expected.backward(upstream)
+    for found, wanted in (
+        (x.grad, x_of_twins.grad),
+        (block.weight.grad, torch.cat([twin.weight.grad for twin in twins])),
+        (block.bias.grad, torch.cat([twin.bias.grad for twin in twins])),
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-13)
+
+
+def test_a_free_carry_block_with_opposite_gates_is_the_highway_block():
+    """1 - sigmoid(z) = sigmoid(-z): with W_C = -W_T and b_C = -b_T, C is 1 - T for every input."""
+    torch.manual_seed(0)
+    d = 6
+    highway, free, x = HighwayBlock(d).double(), FreeCarryBlock(d).double(), torch.randn(9, d, dtype=torch.float64)
+    with torch.no_grad():
+        free.weight[: 2 * d], free.bias[: 2 * d] = highway.weight, highway.bias
+        free.weight[2 * d :] = -highway.weight[d:]
+    assert torch.equal(free.bias[2 * d :], -highway.bias[d:]), "it starts there"
+    torch.testing.assert_close(free(x), highway(x), rtol=1e-13, atol=1e-14)
+    with torch.no_grad():
+        free.weight[2 * d :] *= -1
+    assert not torch.allclose(free(x), highway(x), rtol=1e-3)
+
+
+def test_the_gates_of_a_free_carry_block_start_at_opposite_biases():
+    d = 5
+
+    def block(gate_bias):
+        torch.manual_seed(5)
+        return FreeCarryBlock(d, gate_bias=gate_bias)
+
+    one, other = block(-3.5), block(2)
+    for found, gate_bias in ((one, -3.5), (other, 2.0), (FreeCarryBlock(d), -2.0)):
+        assert torch.equal(found.bias[d : 2 * d], torch.full((d,), gate_bias))
+        assert torch.equal(found.bias[2 * d :], torch.full((d,), -gate_bias))
+    assert torch.equal(one.weight, other.weight)
+    assert torch.equal(one.bias[:d], other.bias[:d])
+    assert one.bias[:d].unique().numel() == d
+    assert one.activation == "relu"
+    maps = one.weight.split(d)
+    assert not torch.equal(maps[0], maps[1])
+    assert not torch.equal(maps[1], maps[2])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("gate_bias", [-2, 0.5, 3.0])
+def test_a_fixed_gate_block_mixes_by_one_number(activation, gate_bias):
+    torch.manual_seed(0)
+    block, x = FixedGateBlock(5, activation, gate_bias).double(), torch.randn(3, 5, dtype=torch.float64)
+    h = get_activation(activation)(linear(block.weight, block.bias)(x))
+    t = torch.sigmoid(torch.tensor(gate_bias, dtype=torch.float64))
+    torch.testing.assert_close(block(x), t * h + (1 - t) * x, rtol=1e-12, atol=1e-14)
+
+
+def test_a_fixed_gate_is_that_of_a_highway_block_without_gate_weights():
+    torch.manual_seed(0)
+    d = 6
+    highway, fixed, x = HighwayBlock(d).double(), FixedGateBlock(d).double(), torch.randn(9, d, dtype=torch.float64)
+    with torch.no_grad():
+        highway.weight[d:] = 0
+        fixed.weight.copy_(highway.weight[:d])
+        fixed.bias.copy_(highway.bias[:d])
+    torch.testing.assert_close(fixed(x), highway(x), rtol=1e-13, atol=1e-14)
+
+
+def test_a_fixed_gate_is_not_learned_and_does_not_touch_the_weights():
+    def block(gate_bias):
+        torch.manual_seed(5)
+        return FixedGateBlock(6, gate_bias=gate_bias)
+
+    one, other = block(-3.5), block(2)
+    torch.manual_seed(5)
+    plain = PlainBlock(6)
+    assert [name for name, _ in one.named_parameters()] == ["weight", "bias"]
+    assert (one.gate_bias, other.gate_bias, FixedGateBlock(6).gate_bias) == (-3.5, 2, -2)
+    for found in (one, other):
+        assert torch.equal(found.weight, plain.weight)
+        assert torch.equal(found.bias, plain.bias)
+
+
+@pytest.mark.parametrize("kind", [FreeCarryBlock, FixedGateBlock])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_gradients_of_the_relatives_agree_with_finite_differences(kind, activation):
+    torch.manual_seed(0)
+    block = kind(4, activation, gate_bias=0.3).double()
+    with torch.no_grad():
+        block.bias[:4] = torch.tensor([2.0, -2.0, 2.0, -2.0])  # clear of the kink of ReLU
+        block.weight.uniform_(-0.5, 0.5)
+    x = torch.empty(3, 4, dtype=torch.float64).uniform_(-0.5, 0.5)
+
+    def y(x, weight, bias):
+        return functional_call(block, {"weight": weight, "bias": bias}, (x,))
+
+    assert torch.autograd.gradcheck(y, [t.detach().requires_grad_() for t in (x, block.weight, block.bias)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "maps"), [(HighwayBlock, 2), (FreeCarryBlock, 3), (PlainBlock, 1), (ResidualBlock, 1), (FixedGateBlock, 1)]
+)
+def test_the_parameters_of_a_block_are_those_of_its_maps(kind, maps):
+    assert sum(p.numel() for p in kind(41).parameters()) == maps * (41 * 41 + 41)
 
 
 def test_gate_bias_fills_b_t_and_nothing_else():

@@ -6,10 +6,24 @@ import pytest
 import torch
 from torch import nn
 
-from highway.layers import ACTIVATIONS, INITIALISATIONS, HighwayBlock, PlainBlock, ResidualBlock
-from highway.networks import NETWORKS, HighwayMLP, PlainMLP, ResidualMLP
+from highway.layers import (
+    ACTIVATIONS,
+    INITIALISATIONS,
+    FixedGateBlock,
+    FreeCarryBlock,
+    HighwayBlock,
+    PlainBlock,
+    ResidualBlock,
+)
+from highway.networks import NETWORKS, FixedGateMLP, FreeCarryMLP, HighwayMLP, PlainMLP, ResidualMLP
 
-BLOCK_OF = {HighwayMLP: HighwayBlock, PlainMLP: PlainBlock, ResidualMLP: ResidualBlock}
+BLOCK_OF = {
+    HighwayMLP: HighwayBlock,
+    PlainMLP: PlainBlock,
+    ResidualMLP: ResidualBlock,
+    FreeCarryMLP: FreeCarryBlock,
+    FixedGateMLP: FixedGateBlock,
+}
 
 
 def size(model):
@@ -23,6 +37,8 @@ def test_parameter_counts_of_the_book(depth):
     assert size(PlainMLP(784, 71, depth, 10)) == 784 * 71 + 71 + depth * 5112 + 71 * 10 + 10
     assert size(PlainMLP(784, 50, depth, 10)) == 784 * 50 + 50 + depth * 2550 + 50 * 10 + 10
     assert size(ResidualMLP(784, 50, depth, 10)) == size(PlainMLP(784, 50, depth, 10))
+    assert size(FixedGateMLP(784, 50, depth, 10)) == size(PlainMLP(784, 50, depth, 10))
+    assert size(FreeCarryMLP(784, 41, depth, 10)) == 784 * 41 + 41 + depth * 5166 + 41 * 10 + 10
 
 
 @pytest.mark.parametrize("network", BLOCK_OF)
@@ -170,4 +186,29 @@ def test_unknown_names_are_answered_with_the_allowed_ones(network):
 
 
 def test_every_network_has_a_name():
-    assert list(NETWORKS.items()) == [("highway", HighwayMLP), ("plain", PlainMLP), ("residual", ResidualMLP)]
+    assert list(NETWORKS.items()) == [
+        ("highway", HighwayMLP),
+        ("plain", PlainMLP),
+        ("residual", ResidualMLP),
+        ("free", FreeCarryMLP),
+        ("fixed", FixedGateMLP),
+    ]
+
+
+@pytest.mark.parametrize("gate_bias", [-1, -7.5, None])
+def test_gate_biases_reach_every_relative(gate_bias):
+    """Without one they are -2, as in the highway network."""
+    options = {} if gate_bias is None else {"gate_bias": gate_bias}
+    expected = -2.0 if gate_bias is None else gate_bias
+    for block in FreeCarryMLP(6, 4, 3, 3, **options).blocks:
+        assert torch.equal(block.bias[4:8], torch.full((4,), float(expected)))
+        assert torch.equal(block.bias[8:], torch.full((4,), -float(expected)))
+    assert [block.gate_bias for block in FixedGateMLP(6, 4, 3, 3, **options).blocks] == [expected] * 3
+
+
+@pytest.mark.parametrize("network", [FreeCarryMLP, FixedGateMLP])
+def test_the_blocks_of_the_relatives_learn(network):
+    torch.manual_seed(0)
+    model = network(6, 4, 3, 3, activation="tanh")
+    nn.functional.cross_entropy(model(torch.randn(5, 6)), torch.tensor([0, 1, 2, 0, 1])).backward()
+    assert all(block.weight.grad.abs().sum(1).gt(0).all() for block in model.blocks)

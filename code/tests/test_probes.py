@@ -1,7 +1,9 @@
 """What is measured in a network: each probe against the same quantity by another way."""
 
 import copy
+import gc
 import math
+import weakref
 from decimal import Decimal
 
 import pytest
@@ -11,7 +13,7 @@ from torch.func import jacrev, vmap
 
 from highway import probes
 from highway.layers import ACTIVATIONS, HighwayBlock
-from highway.networks import HighwayMLP, PlainMLP, ResidualMLP
+from highway.networks import FixedGateMLP, FreeCarryMLP, HighwayMLP, PlainMLP, ResidualMLP
 from highway.probes import (
     block_jacobian,
     block_states,
@@ -20,6 +22,7 @@ from highway.probes import (
     gate_biases,
     gradient_norms,
     lesioned,
+    saved_bytes,
 )
 
 NETWORKS = (HighwayMLP, PlainMLP, ResidualMLP)
@@ -258,3 +261,53 @@ def test_gate_bias_of_minus_log_depth_carries_about_one_part_in_e():
 def test_a_network_without_gates_is_refused(probe):
     with pytest.raises(ValueError, match="gates need highway blocks, and this network has a PlainBlock"):
         probe(PlainMLP(6, 4, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_block"),  # what backward needs of a block, in states: H, T and y, which is x of the next block
+    [(PlainMLP, 1), (ResidualMLP, 2), (FixedGateMLP, 2), (HighwayMLP, 3), (FreeCarryMLP, 4)],
+)
+@pytest.mark.parametrize("depth", [0, 1, 7])
+def test_saved_bytes_are_the_states_that_backward_needs(kind, per_block, depth):
+    """Every state is kept once, though the next product, a sum and an activation may all ask for it."""
+    model, inputs, _ = network(kind, depth)
+    state = 8 * 5 * 4  # examples, units, bytes of a float32
+    assert saved_bytes(model, inputs) == (1 + per_block * depth) * state
+    assert saved_bytes(model.double(), inputs.double()) == (1 + per_block * depth) * state * 2
+
+
+def test_saved_bytes_leave_the_model_and_what_is_saved_for_backward():
+    model, inputs, labels = network()
+    expected = gradient_norms(model, inputs, labels, nn.CrossEntropyLoss())
+    before = copy.deepcopy(model.state_dict())
+    saved_bytes(model, inputs)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert gradient_norms(model, inputs, labels, nn.CrossEntropyLoss()) == expected
+    with torch.no_grad():
+        assert saved_bytes(model, inputs) == 0
+
+
+def test_saved_bytes_let_go_of_what_they_counted():
+    model, inputs, _ = network(HighwayMLP, 1)
+    kept = []
+    act = model.blocks[0].act
+
+    class Watch:
+        """Lives as long as the graph does."""
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.watched = Watch()
+            kept.append(weakref.ref(context.watched))
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient
+
+    model.blocks[0].act = lambda x: act(Watched.apply(x))
+    saved_bytes(model, inputs)
+    gc.collect()
+    assert [reference() for reference in kept] == [None], "the graph is still there"

@@ -1,7 +1,9 @@
 """The store of results: whatever happens to a file or to a writer, the message says it and the old result stays."""
 
+import ast
 import contextlib
 import errno
+import functools
 import json
 import math
 import os
@@ -9,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +21,10 @@ import torch
 from highway import results
 from highway.results import COLUMNS, ResultError, Workspace, check, configuration_sha256, fingerprint, load
 
-CONFIGURATION = {"name": "tiny", "title": "A tiny one", "threads": 1, "seeds": (0, 1), "rates": (0.1,), "bias": None}
+CONFIGURATION = {
+    "name": "tiny", "title": "A tiny one", "threads": 1, "seeds": (0, 1), "rates": (0.1,), "bias": None,
+    "networks": ({"kind": "plain", "width": 5}, {"kind": "highway", "width": 5}),
+}  # fmt: skip
 REMEDY = "highway run tiny"
 
 
@@ -56,6 +62,24 @@ def store(folder, loss: float = 0.1, **more):
 def no_waiting_for_the_disk(monkeypatch):
     """A killed process loses nothing that the system has taken over; only a power cut would."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+PARSE, CANONICAL, WRITTEN_OUT = functools.cache(ast.parse), results._canonical, {}
+
+
+def canonical(node) -> str:
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign):
+        return CANONICAL(node)
+    if node not in WRITTEN_OUT:
+        WRITTEN_OUT[node] = CANONICAL(node)
+    return WRITTEN_OUT[node]
+
+
+@pytest.fixture(autouse=True)
+def no_code_is_read_twice(monkeypatch):
+    """The fingerprint is taken some thousand times here: remember what each file and definition gave."""
+    monkeypatch.setattr(results, "ast", SimpleNamespace(**vars(ast) | {"parse": PARSE}))
+    monkeypatch.setattr(results, "_canonical", canonical)
 
 
 @pytest.fixture
@@ -196,7 +220,25 @@ def other_name(folder):
 
 
 def other_configuration(folder):
-    rewrite_record(folder, configuration={"name": "tiny", "rates": [0.2]})
+    rewrite_record(folder, configuration={"name": "tiny", "rates": [0.2], "networks": []})
+
+
+def networks_of(*networks):
+    """The configuration lists these instead, and has the hash that it should have."""
+
+    def damage(folder):
+        configuration = json.loads((folder / "tiny" / "record.json").read_text())["configuration"]
+        configuration["networks"] = list(networks)
+        rewrite_record(
+            folder, configuration=configuration, configuration_sha256=configuration_sha256(configuration)
+        )  # fmt: skip
+
+    return damage
+
+
+def no_networks(folder):
+    configuration = {"name": "tiny", "rates": [0.2]}
+    rewrite_record(folder, configuration=configuration, configuration_sha256=configuration_sha256(configuration))
 
 
 def wrong_hash(folder):
@@ -260,6 +302,14 @@ def a_folder_for_a_file(folder):
         (unknown_field, "damaged", "record.json", "'mood' was unexpected"),
         (other_name, "damaged", "record.json", "belongs to experiment 'huge'"),
         (other_configuration, "damaged", "record.json", "configuration does not have the hash"),
+        (no_networks, "damaged", "record.json", "configuration: 'networks' is a required property"),
+        (networks_of({"width": 5}), "damaged", "record.json",
+         "configuration.networks[0]: 'kind' is a required property"),
+        (networks_of({"kind": "plain"}, {"kind": None}), "damaged", "record.json",
+         "configuration.networks[1].kind: None is not of type 'string'"),
+        (networks_of("plain"), "damaged", "record.json", "configuration.networks[0]: 'plain' is not of type 'object'"),
+        (networks_of({"kind": "plain"}, {"kind": "recurrent"}), "stale", "record.json",
+         "the code that trains and measures its networks has changed since"),
         (file_outside, "damaged", "record.json", "'../secret', which is no file beside it"),
         (other_history(("0.1,0,1,running,0.1,", "0.1,0,1,running,nan,")), "damaged", "history.csv",
          "its loss is not finite in 1 row(s), first at network plain-5, init he, seed 0, epoch 1, split running"),
@@ -319,6 +369,13 @@ def replace_in(path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
 
+def all_fingerprints() -> dict[str, str]:
+    return {kind: fingerprint([kind]) for kind in KINDS}
+
+
+KINDS = ("highway", "plain", "residual", "free", "fixed")
+
+
 @pytest.mark.parametrize(
     ("module", "before", "after"),
     [
@@ -326,34 +383,227 @@ def replace_in(path, before: str, after: str) -> None:
         ("training", "optimizer.zero_grad()\n", "pass\n"),
         ("networks", "torch.relu(self.input", "torch.tanh(self.input"),
         ("data", "0.1307", "0.1308"),
+        ("probes", "square().sum()", "abs().sum()"),
+        ("experiments", "lr=rate, ", "lr=2 * rate, "),
     ],
 )
 def test_a_changed_formula_makes_a_result_stale(folder, source, module, before, after):
     assert first_loss() == 0.1
     replace_in(source / f"{module}.py", before, after)
-    with pytest.raises(ResultError, match=rf"record\.json is stale: the code of .*{module}.*run `{REMEDY}`") as caught:
+    with pytest.raises(ResultError, match=rf"record\.json is stale: the code that .*run `{REMEDY}`") as caught:
         load("tiny")
     assert caught.value.state == "stale"
     store(folder, loss=0.5)
     assert first_loss() == 0.5
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("highway", "torch.lerp(x, h, t)", "torch.lerp(h, x, t)"),
+        ("highway", "self.bias[d:] = gate_bias", "self.bias[d:] = 0"),
+        ("residual", "return x + super()", "return x - super()"),
+        ("free", "self.bias[2 * d :] = -gate_bias", "self.bias[2 * d :] = gate_bias"),
+        ("fixed", "math.exp(-self.gate_bias)", "math.exp(self.gate_bias)"),
+    ],
+)
+def test_a_changed_block_concerns_its_own_kind_alone(source, kind, before, after):
+    old = all_fingerprints()
+    replace_in(source / "layers.py", before, after)
+    new = all_fingerprints()
+    assert [k for k in KINDS if old[k] != new[k]] == [kind]
+
+
+def test_a_block_concerns_every_kind_that_is_built_upon_it(source):
+    old = all_fingerprints()
+    replace_in(source / "layers.py", "return self.act(x @ self.weight.T + self.bias)", "return x @ self.weight.T")
+    new = all_fingerprints()
+    assert [k for k in KINDS if old[k] != new[k]] == ["plain", "residual", "fixed"]
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "after"),
+    [
+        ("experiments", "lr=rate, ", "lr=2 * rate, "),  # train_once
+        ("experiments", "(-len(self.dataset)", None),  # Batches, in data
+        ("experiments", "TensorDataset(*whole[fifth:])", "TensorDataset(*whole)"),  # load_data
+        ("experiments", "dataset[start::2]", "dataset[1 - start::2]"),  # reached from load_data
+        ("experiments", "use_deterministic_algorithms(True)", "use_deterministic_algorithms(False)"),
+        ("experiments", "iloc[-1]", "iloc[0]"),  # _last
+        ("probes", "square().sum()", "abs().sum()"),  # gradient_norms
+        ("layers", "weight.normal_(0, std)", "weight.normal_(0, 2 * std)"),  # initialise
+        ("layers", "math.sqrt(2 / inputs)", "math.sqrt(3 / inputs)"),  # a constant of the module
+        ("layers", '"relu": torch.relu', '"relu": torch.tanh'),
+        ("layers", 'init: str = "default"):', 'init: str = "he"):'),  # a default
+        ("training", "evaluate(0)", "pass"),  # fit
+        ("training", "loss.item() * len(labels)", "loss.item()"),  # a method of a class that a function makes
+        ("training", '"loss": loss', '"loss": 2 * loss'),  # History.add
+        ("data", "torch.randperm(", "torch.arange("),  # Batches
+        ("data", "slice(10_000, 60_000)", "slice(10_001, 60_000)"),  # a constant
+        ("data", "@functools.cache\n", ""),  # a decorator
+        ("layers", "class PlainBlock(nn.Module)", "class PlainBlock(nn.Linear)"),  # a base
+        ("networks", "self.output(x)", "self.input(x)"),
+        ("training", "@dataclass\n", "@dataclass(eq=False)\n"),
+        ("layers", "from torch.nn import functional", "from elsewhere.nn import functional"),
+        ("layers", "import math\n", "import cmath as math\n"),
+        ("data", "from torchvision.datasets import MNIST", "from torchvision.datasets import FashionMNIST as MNIST"),
+    ],
+)
+def test_what_every_training_run_uses_concerns_every_kind(source, module, before, after):
+    if after is None:
+        module, before, after = "data", "-(-len(self.dataset)", "(len(self.dataset)"
+    old = all_fingerprints()
+    replace_in(source / f"{module}.py", before, after)
+    new = all_fingerprints()
+    same = [kind for kind in KINDS if old[kind] == new[kind]]
+    # The default of a plain block's initialisation is code of the blocks that are built upon it
+    assert same == (["highway", "free"] if "PlainBlock" in before or '= "default"):' in before else [])
+
+
+def test_what_no_training_run_uses_concerns_no_kind(source):
+    old = all_fingerprints()
+    for module, before, after in (
+        ("networks", '    "fixed": FixedGateMLP,', '    "fixed": FixedGateMLP,\n    "new": NewMLP,'),
+        ("networks", "NETWORKS: dict[str, type[BlockMLP]] =", "class NewMLP(PlainMLP):\n    pass\n\n\nNETWORKS ="),
+        ("layers", "import math\n", "import math\nimport statistics\n"),
+        ("layers", "class HighwayBlock(", "class NewBlock(nn.Module):\n    act = torch.tanh\n\n\nclass HighwayBlock("),
+        (
+            "layers",
+            "def get_activation(",
+            "UNUSED = 3\n\n\ndef unused(x=UNUSED):\n    return x\n\n\ndef get_activation(",
+        ),
+        ("probes", "return (1 + math.exp(gate_bias))", "return (2 + math.exp(gate_bias))"),
+        ("data", "noise / 2", "noise / 3"),
+        ("experiments", "epochs=3,", "epochs=4,"),
+    ):
+        replace_in(source / f"{module}.py", before, after)
+        assert all_fingerprints() == old, (module, after)
+
+
+def test_a_kind_that_is_another_class_now_is_other_code(source):
+    old = all_fingerprints()
+    replace_in(source / "networks.py", '"highway": HighwayMLP', '"highway": FreeCarryMLP')
+    new = all_fingerprints()
+    assert [kind for kind in KINDS if old[kind] != new[kind]] == ["highway"]
+    assert new["highway"] == old["free"]
+
+
+def test_a_kind_that_is_no_more_is_other_code(source):
+    old = all_fingerprints()
+    replace_in(source / "networks.py", '    "fixed": FixedGateMLP,\n', "")
+    new = all_fingerprints()
+    assert [kind for kind in KINDS if old[kind] != new[kind]] == ["fixed"]
+
+
+def test_kinds_count_once_and_in_no_order():
+    assert fingerprint(["plain", "highway"]) == fingerprint(kind for kind in ("highway", "plain", "highway"))
+    assert len({*all_fingerprints().values(), fingerprint([]), fingerprint(["plain", "highway"])}) == len(KINDS) + 2
+
+
+@pytest.mark.parametrize("changed", ["layers", "training"])
+def test_two_definitions_of_one_name_count_both(source, changed):
+    for module in ("layers", "training"):
+        path = source / f"{module}.py"
+        path.write_text(path.read_text(encoding="utf-8") + "\n\ndef _to_device_of(one):\n    return one\n")
+    old = all_fingerprints()
+    replace_in(source / f"{changed}.py", "def _to_device_of(one):\n    return one", "def _to_device_of(one):\n    pass")
+    new = all_fingerprints()
+    assert all(old[kind] != new[kind] for kind in KINDS)
+
+
 def test_prose_and_layout_do_not_make_a_result_stale(source):
-    before = fingerprint()
-    path = source / "layers.py"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(
-        '"""Another text."""\n# and a remark\n' + text.replace(" = ", "  =  ").replace('"""One', '"""The one'),
-        encoding="utf-8",
-    )
-    assert path.read_text(encoding="utf-8") != text
-    assert fingerprint() == before
+    before = all_fingerprints()
+    for name in results.CODE:
+        path = source / f"{name}.py"
+        text = path.read_text(encoding="utf-8")
+        path.write_text(
+            '"""Another text."""\n# and a remark\n' + text.replace(" = ", "  =  ").replace('"""Return', '"""Give'),
+            encoding="utf-8",
+            newline="\r\n",
+        )
+        assert path.read_text(encoding="utf-8") != text
+    assert all_fingerprints() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "after"),
+    [
+        ("layers", "import math\nimport operator\n", "import operator\nimport math\n"),
+        ("layers", "init: str) -> None:", "init):"),
+        ("layers", "init: str) -> None:", "init: Text) -> int:"),
+        ("layers", "def forward(self, x: Tensor) -> Tensor:", "def forward(self, x):"),
+        ("data", "10_000, 60_000", "10000, 60000"),
+        ("networks", "FixedGateBlock, FreeCarryBlock, HighwayBlock", "HighwayBlock, FreeCarryBlock, FixedGateBlock"),
+        ("training", "import pandas as pd\nimport torch\n", "import os\nimport torch\nimport pandas as pd\n"),
+    ],
+)
+def test_annotations_and_the_order_of_imports_do_not_make_a_result_stale(source, module, before, after):
+    old = all_fingerprints()
+    replace_in(source / f"{module}.py", before, after)
+    assert all_fingerprints() == old
+
+
+def test_no_code_of_a_result_hides_from_the_fingerprint():
+    """It follows names: definitions and imports at the top of a module, and no text that is looked up as a name."""
+    hidden = {"getattr", "setattr", "globals", "locals", "vars", "eval", "exec", "__import__", "importlib"}
+    for module in results.CODE:
+        tree = ast.parse((results.PACKAGE / f"{module}.py").read_bytes())
+        for statement in tree.body:
+            assert isinstance(
+                statement, ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom
+            ) or results._is_text_alone(statement), f"{module}.py, line {statement.lineno}"
+            if isinstance(statement, ast.ImportFrom) and statement.level:
+                assert statement.module in results.CODE, f"{module}.py imports from .{statement.module}"
+                assert all(alias.asname is None for alias in statement.names), f"{module}.py renames an import"
+            if isinstance(statement, ast.ImportFrom):
+                assert all(alias.name != "*" for alias in statement.names)
+        inner = [node for top in tree.body for node in ast.walk(top) if node is not top]
+        for node in inner:
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module}.py, line {node.lineno}"
+        assert not {node.id for node in inner if isinstance(node, ast.Name)} & hidden, module
+
+
+def test_no_name_is_defined_twice_with_a_difference():
+    """Two definitions of one name count both, but not which of them is used where."""
+    defined = {}
+    for module in results.CODE:
+        for statement in ast.parse((results.PACKAGE / f"{module}.py").read_bytes()).body:
+            for name, definition in results._bound(statement):
+                defined.setdefault(name, set()).add(results._canonical(definition))
+    assert [name for name, found in defined.items() if len(found) > 1] == []
+
+
+def test_how_a_network_is_built_from_its_description_counts(source):
+    old = all_fingerprints()
+    replace_in(source / "experiments.py", "torch.manual_seed(seed)\n        options", "options")
+    new = all_fingerprints()
+    assert all(old[kind] != new[kind] for kind in KINDS)
+
+
+def test_two_kinds_that_change_places_are_other_code(source):
+    old = fingerprint(["highway", "plain"])
+    replace_in(source / "networks.py", '"highway": HighwayMLP', '"highway": PlainMLP')
+    replace_in(source / "networks.py", '"plain": PlainMLP', '"plain": HighwayMLP')
+    assert fingerprint(["highway", "plain"]) != old
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('(row["accuracy"], -row["loss"])', '(row["accuracy"], row["loss"])'),
+        ('indexing="ij"', 'indexing="xy"'),
+        ('history["epoch"] < history', 'history["epoch"] <= history'),
+    ],
+)
+def test_what_is_made_of_the_training_runs_counts(source, before, after):
+    old = all_fingerprints()
+    replace_in(source / "experiments.py", before, after)
+    new = all_fingerprints()
+    assert all(old[kind] != new[kind] for kind in KINDS)
 
 
 def test_the_fingerprint_does_not_hang_on_the_version_of_python():
     """The rule of our own, spelt out for code whose `ast.dump` differs between 3.11, 3.12 and 3.13."""
-    import ast
-
     tree = ast.parse('def f(x, *, y=u"a"):\n    """Text."""\n    return f"{x!r:>{y}}" + None\n')
     assert results._canonical(tree) == (
         "Module(body=[FunctionDef(name='f', args=arguments(args=[arg(arg='x')], kwonlyargs=[arg(arg='y')], "
@@ -656,6 +906,13 @@ def test_a_damaged_training_run_is_done_again(killed, keep):
         assert workspace.checkpoint("a", not_again)["numbers"] == 2
 
 
+def test_a_training_run_may_keep_seconds_of_its_own(folder):
+    with Workspace("tiny", CONFIGURATION) as workspace:
+        workspace.checkpoint("cost", lambda: {"seconds": np.array([1.5, 2.5])})
+    with Workspace("tiny", CONFIGURATION) as workspace:
+        assert workspace.checkpoint("cost", not_again)["seconds"].tolist() == [1.5, 2.5]
+
+
 def test_every_flipped_bit_of_a_training_run_is_seen(killed):
     path = killed / ".tiny.partial" / "a.run"
     content = path.read_bytes()
@@ -677,7 +934,7 @@ def test_pickled_objects_are_neither_read_nor_written(folder):
 
 
 def other_code(monkeypatch):
-    monkeypatch.setattr(results, "fingerprint", lambda: "f" * 64)
+    monkeypatch.setattr(results, "fingerprint", lambda kinds: "f" * 64)
 
 
 def other_numpy(monkeypatch):

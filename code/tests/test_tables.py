@@ -91,6 +91,51 @@ def test_initialisations_have_rows_of_their_own():
     assert list(table["rate"]) == ["0.03", "0.03", "0.1", "0.1"]
 
 
+def networks_of_one_name():
+    """Highway networks of two depths and two gate biases, and plain ones of two depths; a value tells each apart."""
+    parts = []
+    for network, depth, bias in (
+        ("highway-20", 10, -2.0), ("highway-20", 10, -2.3026), ("highway-20", 20, -2.0), ("plain-20", 10, np.nan),
+        ("plain-20", 20, np.nan),
+    ):  # fmt: skip
+        one = history()[lambda rows: rows["network"] == "plain-20"]
+        shift = 0.01 * len(parts)
+        parts.append(
+            one.assign(network=network, depth=depth, gate_bias=bias, rate=0.1, accuracy=one["accuracy"] + shift)
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_networks_of_one_name_are_told_apart_by_depth_and_gate_bias():
+    table = tables.summary(networks_of_one_name())
+    assert list(table.columns)[:4] == ["network", "initialisation", "depth", "gate bias"]
+    assert table[["network", "depth", "gate bias"]].to_numpy().tolist() == [
+        ["highway-20", "10", "-2"], ["highway-20", "10", "-2.3"], ["highway-20", "20", "-2"],
+        ["plain-20", "10", "none"], ["plain-20", "20", "none"],
+    ]  # fmt: skip
+    assert set(table["finished"]) == {"3 of 3"}
+    assert [cell.split()[0] for cell in table["test accuracy, %"]] == ["29.00", "30.00", "31.00", "32.00", "33.00"]
+    values = tables.final_values(networks_of_one_name(), "test", "accuracy")
+    assert len(values) == 5 * 3
+    assert list(values)[:4] == pytest.approx([0.49, 0.09, 0.29, 0.50])
+
+
+@pytest.mark.parametrize(("column", "heading"), [("depth", "depth"), ("gate_bias", "gate bias")])
+def test_only_what_tells_networks_apart_has_a_column(column, heading):
+    one = history().assign(depth=20, gate_bias=-2.0)
+    assert list(tables.summary(one).columns) == list(tables.summary(history()).columns)
+    both = pd.concat([one, one.assign(**{column: -10.0})])
+    table = tables.summary(both)
+    assert set(table.columns) - set(tables.summary(one).columns) == {heading}
+    assert sorted(table[heading]) == sorted(["20" if column == "depth" else "-2", "-10"] * 2)
+
+
+def test_networks_that_differ_in_name_alone_need_no_column():
+    mixed = history().assign(gate_bias=np.where(history()["network"] == "plain-20", np.nan, -2.0), depth=20)
+    assert list(tables.summary(mixed)["network"]) == ["plain-20", "highway-20"]
+    assert not {"depth", "gate bias"} & set(tables.summary(mixed).columns)
+
+
 def test_the_rate_table_stars_the_chosen_rate_and_names_a_divergence():
     rows = [
         ("plain-20", "he", 0.1, 0.1135, False),
