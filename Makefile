@@ -1,4 +1,4 @@
-# make book | test | serve | results | verify | bench | picture | clean
+# make book | test | serve | results | verify | bench | picture | formulas | clean
 .POSIX:
 
 PYTHON ?= python3
@@ -22,6 +22,7 @@ help:
 	@echo 'make verify    check every stored result'
 	@echo 'make bench     time training against the usual recipe and the bare matrix products'
 	@echo 'make picture   draw the picture of the README anew from the stored result'
+	@echo 'make formulas  gather the formula sheet anew from the chapters'
 	@echo 'make clean     remove what was built; $(VENV) and the results stay'
 	@echo 'make book PYTHON=python3.12 uses another interpreter (3.11 or newer).'
 
@@ -51,6 +52,9 @@ bench: install
 picture: install
 	$(BIN)/python code/picture.py
 
+formulas: install
+	$(BIN)/python code/formula_sheet.py
+
 clean:
 	rm -rf _build
 
@@ -67,4 +71,4 @@ $(BIN)/python:
 	    exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-.PHONY: help book test serve results verify bench picture clean install
+.PHONY: help book test serve results verify bench picture formulas clean install

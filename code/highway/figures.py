@@ -339,6 +339,8 @@ def plot_prediction(
                 few["x"], few["value"], linestyle="none", marker="o", markersize=5,
                 markerfacecolor=PAPER, markeredgecolor=colours[name], zorder=4,
             )  # fmt: skip
+        if pd.api.types.is_integer_dtype(here["x"]):
+            _whole_numbers(axis)
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0, 0] else "")
         if value is not None:
             axis.set_title(str(value))

@@ -4,69 +4,120 @@ import importlib
 import inspect
 import re
 import runpy
+import shutil
+import subprocess
 from pathlib import Path
 
 import matplotlib
 import pytest
 import torch
 import yaml
+from formulas import Formula, check, each, equations
 from sphinx.pycode import ModuleAnalyzer
 
 from highway.layers import HighwayBlock, PlainBlock
+from highway.networks import HighwayMLP
+from highway.probes import gradient_norms
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if "_build" not in page.parts)
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
 
-def sigmoid(z):
-    return 1 / (1 + torch.exp(-z))
-
-
-def maps(block, x):
-    """H and T by the affine maps written out, one example a column, as in the text."""
-    d = block.in_features
-    column = x.T
-    h = torch.relu(block.weight[:d] @ column + block.bias[:d, None])
-    t = sigmoid(block.weight[d:] @ column + block.bias[d:, None])
-    return h, t, column
-
-
 FORMULAS = {
-    "eq-gate": (
-        r"T(\mathbf{x}) = \sigma(\mathbf{W}_T \mathbf{x} + \mathbf{b}_T), \qquad \sigma(z) = \frac{1}{1 + e^{-z}},",
-        lambda block, x: (maps(block, x)[1].T, block.candidate_and_gate(x)[1]),
+    "eq-stacked": Formula(
+        r"""\begin{bmatrix} \mathbf{Z}_H & \mathbf{Z}_T \end{bmatrix}
+        = \mathbf{X} \begin{bmatrix} \mathbf{W}_H \\ \mathbf{W}_T \end{bmatrix}^{\!\top}
+        + \begin{bmatrix} \mathbf{b}_H & \mathbf{b}_T \end{bmatrix}.""",
+        right=lambda: X @ BLOCK.weight.T + BLOCK.bias,
+        truth=lambda: torch.cat([BLOCK.act_input, torch.logit(BLOCK.candidate_and_gate(X)[1])], dim=1),
+        wrong={
+            "gate over proposal": lambda: X @ BLOCK.weight.roll(7, 0).T + BLOCK.bias,
+            "no transpose": lambda: torch.cat([X @ w for w in BLOCK.weight.split(7)], dim=1) + BLOCK.bias,
+            "no bias": lambda: X @ BLOCK.weight.T,
+        },
     ),
-    "eq-highway": (
-        r"\mathbf{y} = T(\mathbf{x}) \odot H(\mathbf{x}) + (1 - T(\mathbf{x})) \odot \mathbf{x}.",
-        lambda block, x: ((lambda h, t, c: t * h + (1 - t) * c)(*maps(block, x)).T, block(x)),
+    "eq-params": Formula(
+        r"2\,(50 \cdot 50 + 50) = 5100, \qquad 71 \cdot 71 + 71 = 5112.",
+        right=lambda: torch.tensor([2 * (50 * 50 + 50), 71 * 71 + 71]),
+        truth=lambda: torch.tensor([parameters(HighwayBlock(50)), parameters(PlainBlock(71))]),
+        wrong={"no biases": lambda: torch.tensor([2 * 50 * 50, 71 * 71])},
     ),
-    "eq-lerp": (
-        r"T \odot H + (1 - T) \odot \mathbf{x} = \mathbf{x} + T \odot (H - \mathbf{x}),",
-        lambda block, x: ((lambda h, t, c: c + t * (h - c))(*maps(block, x)).T, block(x)),
+    "eq-gradient-norm": Formula(
+        r"""g_\ell = \lVert \partial \mathcal{L} / \partial \theta_\ell \rVert ,
+        \qquad \ell = 0, 1, \dots, L + 1,""",
+        right=lambda: norms_by_backward(),
+        truth=lambda: torch.tensor(list(gradient_norms(*problem()).values()), dtype=torch.float64),
+        wrong={
+            "squared": lambda: norms_by_backward() ** 2,
+            "the weights alone": lambda: norms_by_backward(biases=False),
+            "without the output layer": lambda: norms_by_backward()[:-1],
+        },
+        rtol=1e-10,
     ),
 }
 
 
-@pytest.mark.parametrize("label", FORMULAS)
-def test_the_formula_of_the_text_is_what_the_block_computes(label):
-    """If the text's formula is changed, this test must be changed with it, and then compares it with the block."""
-    latex, both_sides = FORMULAS[label]
-    written = re.search(rf":label: {label}\n(.*?)\n```", TEXTS["book/highway/building.md"], re.DOTALL)
-    assert written, f"building.md has no equation {label}"
-    assert " ".join(written[1].split()) == latex
+@pytest.fixture(scope="module", autouse=True)
+def _block():
+    global BLOCK, X
     torch.manual_seed(0)
-    block, x = HighwayBlock(7, gate_bias=-1).double(), torch.randn(5, 7, dtype=torch.float64)
-    by_formula, by_package = both_sides(block, x)
-    torch.testing.assert_close(by_formula, by_package, rtol=0, atol=1e-15)
+    BLOCK, X = HighwayBlock(7, gate_bias=-1).double(), torch.randn(5, 7, dtype=torch.float64)
+    identity = HighwayBlock(7, "identity").double()
+    identity.load_state_dict(BLOCK.state_dict())
+    BLOCK.act_input = identity.candidate_and_gate(X)[0]  # the proposal before its activation
 
 
-def test_the_plain_formula_of_the_text_is_what_the_block_computes():
-    written = re.search(r":label: eq-plain\n(.*?)\n```", TEXTS["book/highway/building.md"], re.DOTALL)[1]
-    assert r"H(\mathbf{x}) = f(\mathbf{W}_H \mathbf{x} + \mathbf{b}_H)" in written
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def problem():
     torch.manual_seed(0)
-    block, x = PlainBlock(7, "tanh").double(), torch.randn(5, 7, dtype=torch.float64)
-    torch.testing.assert_close(torch.tanh(block.weight @ x.T + block.bias[:, None]).T, block(x), rtol=0, atol=1e-15)
+    model = HighwayMLP(6, 5, 3, 4).double()
+    return model, torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 4, torch.nn.CrossEntropyLoss()
+
+
+def norms_by_backward(biases=True):
+    model, inputs, labels, criterion = problem()
+    criterion(model(inputs), labels).backward()
+    layers = [model.input, *model.blocks, model.output]
+    chosen = [[p.grad for p in layer.parameters() if biases or p.dim() == 2] for layer in layers]
+    return torch.stack([sum(g.square().sum() for g in gradients).sqrt() for gradients in chosen])
+
+
+@each(FORMULAS)
+def test_the_formula_of_the_text(label, formula):
+    check(label, formula)
+
+
+def test_every_equation_of_the_book_has_a_test():
+    """Each chapter's test module has a dictionary FORMULAS; a label that stands in none has no test."""
+    tested = set()
+    for file in Path(__file__).parent.glob("test_*.py"):
+        if "FORMULAS = {" in file.read_text(encoding="utf-8"):
+            formulas = importlib.import_module(file.stem).FORMULAS
+            assert not tested & set(formulas), f"{file.name} tests what another module tests: {tested & set(formulas)}"
+            tested |= set(formulas)
+    assert set(equations()) == tested
+
+
+def test_the_formula_sheet_is_gathered_from_the_chapters():
+    script = runpy.run_path(str(ROOT / "code" / "formula_sheet.py"))
+    for place, text in ((script["PAGE"], script["page"]()), (script["LATEX"], script["latex"]())):
+        assert text == place.read_text(encoding="utf-8"), "run `make formulas`"
+    labels = [label for entries in script["SHEET"].values() for label in entries]
+    assert set(labels) <= set(equations())
+    assert len(labels) == len(set(labels)) >= 20
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_the_formula_sheet_compiles(tmp_path):
+    latex = runpy.run_path(str(ROOT / "code" / "formula_sheet.py"))["LATEX"]
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"-output-directory={tmp_path}", str(latex)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:]
+    assert "Overfull" not in run.stdout
 
 
 def test_every_listing_prints_exactly_what_the_package_runs():

@@ -485,7 +485,6 @@ def test_a_kind_that_is_another_class_now_is_other_code(source):
     replace_in(source / "networks.py", '"highway": HighwayMLP', '"highway": FreeCarryMLP')
     new = all_fingerprints()
     assert [kind for kind in KINDS if old[kind] != new[kind]] == ["highway"]
-    assert new["highway"] == old["free"]
 
 
 def test_a_kind_that_is_no_more_is_other_code(source):
@@ -934,7 +933,7 @@ def test_pickled_objects_are_neither_read_nor_written(folder):
 
 
 def other_code(monkeypatch):
-    monkeypatch.setattr(results, "fingerprint", lambda kinds: "f" * 64)
+    monkeypatch.setattr(results, "fingerprint", lambda kinds, also: "f" * 64)
 
 
 def other_numpy(monkeypatch):
