@@ -7,7 +7,7 @@ PORT ?= 8000
 BIN = $(VENV)/bin
 SITE = _build/html
 STAMP = $(VENV)/requirements.installed
-PYTEST = $(BIN)/python -m pytest
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadgroup
 
 JUPYTER_BOOK_1 = import sys; from importlib.metadata import distributions; \
     found = next((book.version for book in distributions(name="jupyter-book")), "none"); \
