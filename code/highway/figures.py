@@ -319,7 +319,7 @@ def plot_prediction(
     _require_rows(measured)
     panels = list(dict.fromkeys(measured[panel])) if panel else [None]
     names = list(dict.fromkeys([*measured["series"], *predicted["series"]]))
-    others, colours = cycle(OTHERS), {}
+    others, colours = cycle((*OTHERS, INK)), {}
     for name in names:
         colours[name] = network_colour(name) if _kind(name) in KINDS else next(others)
     dashes, seen = {}, {}

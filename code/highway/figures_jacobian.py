@@ -97,7 +97,7 @@ def plot_gain_map(measured: pd.DataFrame, lines: Mapping[str, tuple[np.ndarray, 
     axis.set(xscale="log", xlabel="depth L", ylabel="gate bias b")
     limits = axis.get_xlim(), axis.get_ylim()
     dashes = [(None, None), (6, 2), (3, 2), (1.5, 1.5)]
-    colours = [PALETTE["plain"], "white", "white", "white"]
+    colours = [PALETTE["highway"], "white", "white", "white"]
     for (name, (depths, line)), dash, colour in zip(lines.items(), dashes, colours, strict=False):
         axis.plot(depths, line, color="black", linewidth=3.4)
         axis.plot(depths, line, color=colour, dashes=dash, linewidth=1.8, label=name)
@@ -106,7 +106,7 @@ def plot_gain_map(measured: pd.DataFrame, lines: Mapping[str, tuple[np.ndarray, 
     axis.minorticks_off()
     axis.grid(False)
     handles = [
-        Line2D([], [], color=PALETTE["plain"] if i == 0 else INK, dashes=dash, label=name)
+        Line2D([], [], color=PALETTE["highway"] if i == 0 else INK, dashes=dash, label=name)
         for i, (name, dash) in enumerate(zip(lines, dashes, strict=False))
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), columnspacing=1.2)

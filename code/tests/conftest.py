@@ -8,6 +8,21 @@ import pytest
 
 
 @pytest.fixture
+def book_style():
+    """Draw in the style of the book and without a window, and leave no figure and no setting behind."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    from highway.style import use_book_style
+
+    pyplot.switch_backend("agg")
+    with matplotlib.rc_context():
+        use_book_style()
+        yield
+    pyplot.close("all")
+
+
+@pytest.fixture
 def mnist_is_here():
     """Skip a test where MNIST is not."""
     from highway import data

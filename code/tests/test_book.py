@@ -8,16 +8,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import matplotlib
 import pytest
 import torch
 import yaml
 from formulas import Formula, check, each, equations
 from sphinx.pycode import ModuleAnalyzer
 
+from highway.experiments import CATALOGUE
 from highway.layers import HighwayBlock, PlainBlock
 from highway.networks import HighwayMLP
 from highway.probes import gradient_norms
+from highway.results import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if "_build" not in page.parts)
@@ -136,13 +137,20 @@ def test_every_listing_prints_exactly_what_the_package_runs():
         assert "\n".join(printed).strip() == inspect.getsource(runs).strip(), f"{page}: {name}"
 
 
-def test_the_picture_of_the_readme_is_drawn_from_the_stored_result(monkeypatch):
+def test_the_picture_of_the_readme_is_drawn_from_the_stored_result(monkeypatch, book_style):
     monkeypatch.delenv("HIGHWAY_RESULTS", raising=False)
-    with matplotlib.rc_context():
-        script = runpy.run_path(str(ROOT / "code" / "picture.py"))
-        drawn = script["picture"]()
+    script = runpy.run_path(str(ROOT / "code" / "picture.py"))
+    drawn = script["picture"]()
     assert drawn == script["PLACE"].read_text(encoding="utf-8"), "run `make picture`"
     assert "](book/_static/depth20.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_gives_the_minutes_of_the_records(monkeypatch):
+    monkeypatch.delenv("HIGHWAY_RESULTS", raising=False)
+    given = re.findall(
+        r"^\| `([\w-]+)` \|.*\| (\d+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert given == [(name, f"{load(name).record['wall_seconds'] / 60:.0f}") for name in CATALOGUE]
 
 
 def test_the_contents_list_every_page_and_no_other():

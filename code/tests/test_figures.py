@@ -18,21 +18,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from highway import figures
-from highway.style import DARK, INK, PALETTE, to_svg, use_book_style
+from highway.style import DARK, INK, PALETTE, to_svg
 from highway.training import History
 
 INITS = ("default", "he")
 SPLITS = ("train", "validation", "test")
 
 
-@pytest.fixture(autouse=True)
-def book_style():
-    """Draw in the style of the book and without a window, and leave no figure and no setting behind."""
-    plt.switch_backend("agg")
-    with matplotlib.rc_context():
-        use_book_style()
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("book_style")
 
 
 def history(networks=("plain-20", "highway-20"), inits=INITS, seeds=3):

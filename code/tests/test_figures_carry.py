@@ -1,27 +1,18 @@
 """The plot of the chapter on the carry gate shows the data it was given."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
 from highway import figures_carry
 from highway.figures import network_colour
-from highway.style import use_book_style
 
 NETWORKS = ("highway-50", "free-41", "plain-71")
 RATES = (0.01, 0.03, 0.1)
 
 
-@pytest.fixture(autouse=True)
-def book_style():
-    plt.switch_backend("agg")
-    with matplotlib.rc_context():
-        use_book_style()
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("book_style")
 
 
 def tuning(inits=("he",), depths=(20, 50)):

@@ -1,23 +1,14 @@
 """The plots of the chapter on depth show the data they were given."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
 from highway.figures_depth import plot_against_depth, plot_log_norm
-from highway.style import PALETTE, use_book_style
+from highway.style import PALETTE
 
-
-@pytest.fixture(autouse=True)
-def book_style():
-    plt.switch_backend("agg")
-    with matplotlib.rc_context():
-        use_book_style()
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("book_style")
 
 
 def log_norms():

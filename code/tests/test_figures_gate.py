@@ -1,24 +1,16 @@
 """The figure of the chapter "The gate" shows the data that it was given."""
 
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from highway.figures_gate import FLOOR, plot_gate_and_carry
 from highway.probes import carry_product
-from highway.style import INK, PALETTE, use_book_style
+from highway.style import INK, PALETTE
 
 Z = np.linspace(-10, 4, 57)
 
 
-@pytest.fixture(autouse=True)
-def book_style():
-    plt.switch_backend("agg")
-    with matplotlib.rc_context():
-        use_book_style()
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("book_style")
 
 
 def gate(z):

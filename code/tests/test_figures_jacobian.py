@@ -1,24 +1,15 @@
 """The figures of the chapter on the Jacobian show the data they were given."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 
 from highway import figures_jacobian as figures
-from highway.style import DARK, INK, PALETTE, to_svg, use_book_style
+from highway.style import DARK, INK, PALETTE, to_svg
 
-
-@pytest.fixture(autouse=True)
-def book_style():
-    plt.switch_backend("agg")
-    with matplotlib.rc_context():
-        use_book_style()
-        yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("book_style")
 
 
 def shares():
