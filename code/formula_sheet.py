@@ -26,8 +26,8 @@ that checks it. The symbols are those of the page {ref}`notation`. The same shee
 SHEET = {
     "book/highway/why-depth-is-hard": {
         "eq-plain": "A plain block makes its output from scratch; the activation $f$ acts on every unit.",
-        "eq-plain-jacobian": r"Its Jacobian, at the pre-activations $\mathbf{z}$.",
         "eq-delta": "The gradient with respect to the state goes back through one block.",
+        "eq-plain-jacobian": r"The Jacobian of a plain block, at the pre-activations $\mathbf{z}$.",
         "eq-product": "Through a stack it meets the product of the Jacobians.",
         "eq-backward-gain": "What a plain block does to the squared norm, on average over weights of variance $v$.",
         "eq-plain-gain": "The same for ReLU, under three initialisations.",
