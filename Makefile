@@ -7,7 +7,7 @@ PORT ?= 8000
 BIN = $(VENV)/bin
 SITE = _build/html
 STAMP = $(VENV)/requirements.installed
-PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadgroup
+PYTEST = $(BIN)/python -m pytest
 
 JUPYTER_BOOK_1 = import sys; from importlib.metadata import distributions; \
     found = next((book.version for book in distributions(name="jupyter-book")), "none"); \
@@ -32,7 +32,7 @@ book: install
 	@echo 'The book is ready: open $(SITE)/index.html in a browser, or run: make serve'
 
 test: install
-	$(PYTEST) code/tests --ignore=code/tests/site
+	$(PYTEST) -n auto --maxprocesses=4 --dist loadgroup code/tests --ignore=code/tests/site
 	rm -rf $(SITE) _build/.doctrees
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	$(PYTEST) code/tests/site
