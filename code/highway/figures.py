@@ -23,6 +23,12 @@ INIT_TITLES = {"default": "PyTorch's default", "he": "He initialisation", "xavie
 
 OTHERS = (PALETTE["violet"], PALETTE["ochre"], PALETTE["neutral"])
 
+DASHES = ("", (5, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
+"""For the lines that share a colour, or that colour alone should not tell apart."""
+
+PREDICTED = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": PAPER}
+"""Open dots, for what was predicted, upon the lines of what was measured."""
+
 
 KINDS = {kind: PALETTE[kind] for kind in ("plain", "highway", "residual")} | {
     "free": PALETTE["violet"], "fixed": PALETTE["ochre"],
@@ -129,17 +135,18 @@ def plot_test_accuracy(history: pd.DataFrame) -> Figure:
     return figure
 
 
-def plot_rate_search(tuning: pd.DataFrame) -> Figure:
+def plot_rate_search(tuning: pd.DataFrame, panel: str = "init") -> Figure:
     """Plot the validation accuracy against the learning rate, and ring the rate that was chosen.
 
-    `tuning` has columns network, init, rate, accuracy and chosen; an accuracy of 0 stands for a run that diverged.
+    `tuning` has columns network, rate, accuracy, chosen and `panel`, init or depth, whose values get an axis each; an
+    accuracy of 0 stands for a run that diverged.
     """
     _require_rows(tuning)
-    inits = list(dict.fromkeys(tuning["init"]))
+    panels = list(dict.fromkeys(tuning[panel]))
     styles = _network_styles(list(dict.fromkeys(tuning["network"])))
-    figure, axes = plt.subplots(1, len(inits), figsize=(6.2, 3.0), sharey=True, squeeze=False)
-    for axis, init in zip(axes[0], inits, strict=True):
-        part = tuning[tuning["init"] == init]
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.2, 3.2), sharey=True, squeeze=False)
+    for axis, value in zip(axes[0], panels, strict=True):
+        part = tuning[tuning[panel] == value]
         sns.lineplot(part, x="rate", y="accuracy", ax=axis, legend=axis is axes[0, 0], **styles)
         for name, colour in styles["palette"].items():
             rows = part[part["network"] == name]
@@ -148,8 +155,11 @@ def plot_rate_search(tuning: pd.DataFrame) -> Figure:
             axis.scatter(
                 best["rate"], best["accuracy"], s=110, facecolors="none", edgecolors=colour, linewidths=1.5, zorder=3
             )
-        axis.set(xscale="log", title=INIT_TITLES.get(init, init), xlabel="learning rate", ylabel="validation accuracy")
-    axes[0, 0].legend(title=None)
+        title = f"{value} blocks" if panel == "depth" else INIT_TITLES.get(value, value)
+        axis.set(xscale="log", title=title, xlabel="learning rate", ylabel="validation accuracy")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    axes[0, 0].get_legend().remove()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), columnspacing=1, handlelength=1.5)
     return figure
 
 
@@ -324,7 +334,7 @@ def plot_prediction(
         colours[name] = network_colour(name) if _kind(name) in KINDS else next(others)
     dashes, seen = {}, {}
     for name in names:  # the first series of a colour is solid
-        seen.setdefault(colours[name], cycle(["", (5, 2), (2, 1.5), (6, 1.5, 1.5, 1.5)]))
+        seen.setdefault(colours[name], cycle(DASHES))
         dashes[name] = next(seen[colours[name]])
     figure, axes = plt.subplots(1, len(panels), figsize=(6.2, 3.3), sharey=True, squeeze=False)
     for axis, value in zip(axes[0], panels, strict=True):
@@ -335,10 +345,7 @@ def plot_prediction(
         )  # fmt: skip
         for name, part in there.groupby("series", sort=False):
             few = part.iloc[np.unique(np.linspace(0, len(part) - 1, 13).round().astype(int))]
-            axis.plot(
-                few["x"], few["value"], linestyle="none", marker="o", markersize=5,
-                markerfacecolor=PAPER, markeredgecolor=colours[name], zorder=4,
-            )  # fmt: skip
+            axis.plot(few["x"], few["value"], markeredgecolor=colours[name], zorder=4, **PREDICTED)
         if pd.api.types.is_integer_dtype(here["x"]):
             _whole_numbers(axis)
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0, 0] else "")
@@ -347,9 +354,7 @@ def plot_prediction(
     if log:  # when all is drawn, as above; the axes share it
         axes[0, 0].set_yscale("log")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    handles.append(
-        Line2D([], [], linestyle="none", marker="o", markersize=5, markerfacecolor=PAPER, markeredgecolor=INK)
-    )
+    handles.append(Line2D([], [], markeredgecolor=INK, **PREDICTED))
     axes[0, 0].get_legend().remove()
     figure.legend(handles, [*labels, "predicted"], loc="outside upper center", ncols=min(4, len(handles)))
     return figure

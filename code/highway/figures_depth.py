@@ -9,10 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .figures import OTHERS, _log_loss, network_colour
-from .style import INK, PALETTE, PAPER
-
-_DASHES = ("", (5, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
+from .figures import DASHES, OTHERS, PREDICTED, _log_loss, _require_rows, network_colour
+from .style import INK, PALETTE
 
 
 def plot_log_norm(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
@@ -21,29 +19,23 @@ def plot_log_norm(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     Both frames have columns series, depth, mean and std; `measured` has an example too, over which the band reaches
     from the smallest to the largest about the median. Raises ValueError if there is nothing to plot.
     """
-    if measured.empty:
-        raise ValueError("nothing to plot: there is no row")
+    _require_rows(measured)
     names = list(dict.fromkeys(measured["series"]))
     colours = dict(zip(names, cycle((PALETTE["plain"], *OTHERS)), strict=False))
     figure, axes = plt.subplots(1, 2, figsize=(6.2, 3.2))
     for axis, column in zip(axes, ("mean", "std"), strict=True):
-        for name, dash in zip(names, cycle(_DASHES), strict=False):
+        for name, dash in zip(names, cycle(DASHES), strict=False):
             by_depth = measured[measured["series"] == name].groupby("depth")[column]
             middle, low, high = by_depth.median(), by_depth.min(), by_depth.max()
             axis.plot(middle.index, middle, color=colours[name], dashes=dash or (None, None), label=name)
             axis.fill_between(middle.index, low, high, color=colours[name], alpha=0.2, linewidth=0)
             dots = predicted[predicted["series"] == name]
-            axis.plot(
-                dots["depth"], dots[column], linestyle="none", marker="o", markersize=5, markerfacecolor=PAPER,
-                markeredgecolor=colours[name], zorder=4,
-            )  # fmt: skip
+            axis.plot(dots["depth"], dots[column], markeredgecolor=colours[name], zorder=4, **PREDICTED)
         axis.set(xlabel="blocks", title={"mean": "mean", "std": "standard deviation"}[column])
     axes[0].set_ylabel("ln of the norm over its root mean square")
     axes[0].yaxis.label.set_fontsize(10)
     handles, labels = axes[0].get_legend_handles_labels()
-    handles.append(
-        Line2D([], [], linestyle="none", marker="o", markersize=5, markerfacecolor=PAPER, markeredgecolor=INK)
-    )
+    handles.append(Line2D([], [], markeredgecolor=INK, **PREDICTED))
     figure.legend(handles, [*labels, "predicted"], loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -57,13 +49,12 @@ def plot_against_depth(
     edge, and counts as the worst in the median. A series has the colour of the network that its name begins with;
     `reference` is a label and a value for a horizontal line. Raises ValueError if there is nothing to plot.
     """
-    if runs.empty:
-        raise ValueError("nothing to plot: there is no row")
+    _require_rows(runs)
     names = list(dict.fromkeys(runs["series"]))
     colours = {name: network_colour(name) for name in names}
     seen, dashes = {}, {}
     for name in names:  # the first series of a colour is solid
-        seen.setdefault(colours[name], iter(_DASHES))
+        seen.setdefault(colours[name], iter(DASHES))
         dashes[name] = next(seen[colours[name]])
     figure, axis = plt.subplots(figsize=(6.2, 3.8))
     if reference:

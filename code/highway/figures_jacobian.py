@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from .figures import _full_range, _require_rows, _whole_numbers
-from .style import INK, PALETTE, PAPER, SEQUENTIAL
+from .figures import DASHES, PREDICTED, _full_range, _require_rows, _whole_numbers
+from .style import INK, PALETTE, SEQUENTIAL
 
-TERMS = {
-    "carry": (PALETTE["highway"], ""),
-    "proposal": (PALETTE["plain"], (5, 2)),
-    "gate": (PALETTE["violet"], (2, 1.5)),
-    "cross": (PALETTE["neutral"], (6, 1.5, 1.5, 1.5)),
-}
+TERMS = dict(zip(
+    ("carry", "proposal", "gate", "cross"),
+    zip((PALETTE[name] for name in ("highway", "plain", "violet", "neutral")), DASHES, strict=True),
+    strict=True,
+))  # fmt: skip
+"""Colour and dashes of each term of the Jacobian."""
 
 
 def plot_term_shares(shares: pd.DataFrame) -> Figure:
@@ -61,10 +61,7 @@ def plot_spectrum(spectrum: pd.DataFrame, xlabel: str, log: bool = False) -> Fig
         for bound in ("lower", "upper"):
             axis.plot(part["x"], part[bound], color=PALETTE["ochre"], dashes=(4, 2))
         dots = part[:: max(1, len(part) // 10)]
-        axis.plot(
-            dots["x"], dots["predicted"], linestyle="none", marker="o", markerfacecolor=PAPER,
-            markeredgecolor=PALETTE["highway"], zorder=4,
-        )  # fmt: skip
+        axis.plot(dots["x"], dots["predicted"], markeredgecolor=PALETTE["highway"], zorder=4, **PREDICTED)
         axis.set(title=panel, xlabel=xlabel)
     if log:
         axes[0, 0].set_yscale("log")
@@ -72,12 +69,9 @@ def plot_spectrum(spectrum: pd.DataFrame, xlabel: str, log: bool = False) -> Fig
     handles = [
         Patch(color=PALETTE["highway"], alpha=0.25, lw=0, label="smallest to largest"),
         Line2D([], [], color=PALETTE["highway"], label="root mean square"),
-        Line2D(
-            [], [], linestyle="none", marker="o", markerfacecolor=PAPER, markeredgecolor=PALETTE["highway"],
-            label="predicted",
-        ),
+        Line2D([], [], markeredgecolor=PALETTE["highway"], label="predicted", **PREDICTED),
         Line2D([], [], color=PALETTE["ochre"], dashes=(4, 2), label="bounds"),
-    ]  # fmt: skip
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
     return figure
 
@@ -148,7 +142,7 @@ def plot_updates(norms: pd.DataFrame, ylabel: str) -> Figure:
     _require_rows(norms)
     names = list(dict.fromkeys(norms["series"]))
     colours = [PALETTE[name] for name in ("neutral", "plain", "highway", "residual", "violet", "ochre")]
-    styles = dict(zip(names, ["", (5, 2), (2, 1.5), (6, 1.5, 1.5, 1.5), (3, 1), (1, 1)], strict=False))
+    styles = dict(zip(names, [*DASHES, (3, 1), (1, 1)], strict=False))
     figure, axis = plt.subplots(figsize=(6.2, 3.6))
     sns.lineplot(
         norms.assign(step=norms["step"].clip(lower=0.5)), x="step", y="value", hue="series", style="series",

@@ -7,8 +7,9 @@ gradient (see `proposal_gain`).
 import torch
 from torch import Tensor, nn
 
-from .layers import INITIALISATIONS, HighwayBlock
+from .layers import HighwayBlock
 from .probes import block_jacobian
+from .theory import variances
 
 
 def proposal_gain(init: str, width: int, mean_square_slope: float = 0.5) -> float:
@@ -16,7 +17,7 @@ def proposal_gain(init: str, width: int, mean_square_slope: float = 0.5) -> floa
 
     A ReLU, on for half its inputs, has `E[f'^2] = 1/2`.
     """
-    return width * INITIALISATIONS[init](width, width) ** 2 * mean_square_slope
+    return width * variances(init, width, width)[0] * mean_square_slope
 
 
 def log_gain(gate_bias: Tensor | float, k: float) -> Tensor:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .layers import INITIALISATIONS
+from .theory import variances
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -60,12 +60,6 @@ def mixing(kind: str, gate_bias: float = -2.0) -> Callable[[float], Mixing]:
     if kind not in gated:
         raise ValueError(f"unknown kind of block {kind!r}: choose one of {', '.join((*constants, *gated))}")
     return gated[kind]
-
-
-def variances(init: str, inputs: int, outputs: int) -> tuple[float, float]:
-    """Return the variance of a weight and that of a bias; only the default scheme draws its biases."""
-    v = INITIALISATIONS[init](inputs, outputs) ** 2
-    return v, v if init == "default" else 0.0
 
 
 def next_moments(

@@ -353,6 +353,21 @@ def test_the_chosen_rate_is_ringed_in_the_colour_of_the_network():
             assert list(line.get_ydata()) == list(part["accuracy"])
 
 
+def test_rates_are_searched_by_depth_too():
+    table = tuning().assign(depth=lambda rows: rows["init"].map(dict(zip(INITS, (20, 50), strict=True))))
+    by_depth, by_init = figures.plot_rate_search(table, panel="depth"), figures.plot_rate_search(table)
+    assert [axis.get_title() for axis in by_depth.axes] == ["20 blocks", "50 blocks"]
+    for axis, same in zip(by_depth.axes, by_init.axes, strict=True):
+        assert [line.get_xydata().tolist() for line in axis.lines] == [
+            line.get_xydata().tolist() for line in same.lines
+        ]
+        assert [points(part).tolist() for part in axis.collections] == [
+            points(part).tolist() for part in same.collections
+        ]
+    (legend,) = by_depth.legends
+    assert [text.get_text() for text in legend.texts] == ["plain-20", "highway-20"]
+
+
 def test_gradient_flow_takes_a_mapping():
     (axis,) = figures.plot_gradient_flow({"plain-20": [1e-9, 1e-4, 1.0], "highway-20": [0.1, 0.2]}, "At the start").axes
     assert axis.get_yscale() == "log"

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 import torch
+from formulas import Formula, check, each
 from torch.nn import functional as F
 
-from formulas import Formula, check, each
 from highway import data, probes, theory
 from highway.layers import PlainBlock
 from highway.networks import PlainMLP
